@@ -1,0 +1,61 @@
+"""The detector contract: frames in, findings out. No clock, no file, no bus.
+
+A round is one closed window of the whole cluster. A detector scores it against the state it returned last
+time, then says what it found and what it wants to remember. The same round and state give the same findings,
+whatever the order of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import ClassVar, Protocol
+
+import polars as pl
+from graynode.pipeline import schema
+
+FINDING_COLUMNS: tuple[str, ...] = schema.TABLES["finding"].names
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one round sees. Frames have the contract's columns; an absent table is an empty frame.
+
+    ``start`` is the window's start, ``window_s`` its length. ``gpu``, ``link`` and ``host`` are window rows
+    (``gpu_30s`` or ``gpu_1h`` and so on) of this window. ``events`` and ``probes`` are those seen since the
+    round before. ``inventory`` and ``quality`` are the rows valid now.
+    """
+
+    start: datetime
+    window_s: int
+    gpu: pl.DataFrame
+    link: pl.DataFrame
+    host: pl.DataFrame
+    events: pl.DataFrame
+    probes: pl.DataFrame
+    inventory: pl.DataFrame
+    quality: pl.DataFrame
+
+
+State = Mapping[str, pl.DataFrame]
+"""A detector's memory: named frames, bounded by the number of entities, empty at the start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """Findings (columns of table ``finding``; absent ones null) and the memory after the round."""
+
+    findings: pl.DataFrame
+    state: State = field(default_factory=dict)
+
+
+class Detector(Protocol):
+    """One detector."""
+
+    name: ClassVar[str]
+    version: ClassVar[int]
+
+    def score(self, round_: Round, state: State) -> Scored:
+        """Score, then learn. Rows whose answer is "cannot tell" give no finding and change no memory."""
+        ...

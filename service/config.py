@@ -1,0 +1,213 @@
+"""Configuration: one TOML file, a table per role, every key typed and with a default that is safe.
+
+Order of precedence: command-line flag, ``GRAYNODE_<TABLE>__<KEY>`` in the environment, file, default. A wrong
+key or value stops the start and says which key, what was given and what is allowed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta, Struct, field
+
+DEFAULT_PATH: Final = Path("/etc/graynode/graynode.toml")
+_ENV_PREFIX: Final = "GRAYNODE_"
+
+Positive = Annotated[int, Meta(gt=0)]
+Seconds = Annotated[float, Meta(gt=0)]
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used; the text names key, value and what is allowed."""
+
+
+class Section(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """A table of the file; an unknown key is an error, because a misspelt guard guards nothing."""
+
+
+class Agent(Section):
+    """The node agent. ``state_dir`` outlives it; ``node_id`` overrides what the machine says of itself."""
+
+    state_dir: Path = Path("/var/lib/graynode")
+    node_id: str = ""
+    node: str = ""
+    collectors: tuple[str, ...] = ("nvml", "kernel_log", "infiniband", "host")
+    batch_s: Seconds = 5.0
+    deadline_s: Seconds = 10.0
+    spool_max_bytes: Positive = 1 << 30
+    metrics_listen: str = "127.0.0.1:9401"
+    kmsg: Path = Path("/dev/kmsg")
+    kernel_log_format: Literal["kmsg", "dmesg", "journal"] = "kmsg"
+
+
+class Kafka(Section):
+    """The broker. Secrets are files, never values."""
+
+    bootstrap: str = "127.0.0.1:9092"
+    security: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-512"
+    user: str = ""
+    password_file: Path | None = None
+    connect_timeout_s: Seconds = 30.0
+    partitions: Positive = 4
+    replication: Positive = 1
+
+
+class Bus(Section):
+    """``spool`` needs no broker and serves one machine; ``kafka`` serves a fleet."""
+
+    kind: Literal["spool", "kafka"] = "spool"
+    spool_dir: Path = Path("/var/lib/graynode/bus")
+    spool_max_bytes: Positive = 8 << 30
+    kafka: Kafka = field(default_factory=Kafka)
+
+
+class LakeSection(Section):
+    """Where the tables are: a folder or ``s3://…``; ``storage_options`` go to the object store as they are."""
+
+    path: str = "/var/lib/graynode/lake"
+    storage_options: dict[str, str] = field(default_factory=dict)
+
+
+class Pipeline(Section):
+    """From the bus to the lake."""
+
+    group: str = "graynode-pipeline"
+    commit_s: Seconds = 10.0
+    idle_commit_s: Seconds = 300.0
+    metrics_listen: str = "127.0.0.1:9402"
+    maintain: bool = True
+
+
+class Detect(Section):
+    """Rounds and hard events. ``shadow`` keeps statistical findings from being told; ``rules`` always speak."""
+
+    detectors: tuple[str, ...] = ("rules", "ecc", "links", "pcie", "slow", "thermal", "blind", "forest")
+    shadow: bool = True
+    budget_per_node_day: Annotated[float, Meta(gt=0, le=1)] = 2e-4
+    resolve_after_s: Seconds = 3600.0
+    metrics_listen: str = "127.0.0.1:9403"
+
+
+class Webhook(Section):
+    """One receiver. The secret is a Standard Webhooks secret (``whsec_…``) in a file."""
+
+    url: str
+    secret_file: Path
+    least: Literal["page", "ticket", "digest"] = "ticket"
+    timeout_s: Seconds = 10.0
+
+
+class Respond(Section):
+    """Who is told."""
+
+    webhooks: dict[str, Webhook] = field(default_factory=dict)
+    metrics_listen: str = "127.0.0.1:9404"
+
+
+class Simulated(Section):
+    """The simulated fleet that the collector ``simulated`` gives."""
+
+    nodes: Positive = 64
+    gpus_per_node: Annotated[int, Meta(gt=0, le=16)] = 8
+    seed: int = 1
+    faults: Path | None = None
+    start: str = ""
+
+
+class Config(Section):
+    """The whole file."""
+
+    cluster: Annotated[str, Meta(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9._-]+$")] = "default"
+    agent: Agent = field(default_factory=Agent)
+    bus: Bus = field(default_factory=Bus)
+    lake: LakeSection = field(default_factory=LakeSection)
+    pipeline: Pipeline = field(default_factory=Pipeline)
+    detect: Detect = field(default_factory=Detect)
+    respond: Respond = field(default_factory=Respond)
+    simulated: Simulated = field(default_factory=Simulated)
+
+
+def load(
+    path: Path | None = None,
+    flags: Mapping[str, Any] | None = None,
+    env: Mapping[str, str] | None = None,
+) -> Config:
+    """The configuration in force. ``flags`` are dotted keys (``{"agent.batch_s": 1}``).
+
+    Without ``path`` the default file is read if it exists. ``ConfigError`` where anything is wrong.
+    """
+    settings = _read(path)
+    for key, text in (os.environ if env is None else env).items():
+        if key.startswith(_ENV_PREFIX):
+            _put(settings, key[len(_ENV_PREFIX) :].lower().split("__"), text)
+    for key, value in (flags or {}).items():
+        if value is not None:
+            _put(settings, key.split("."), value)
+    return parse(settings, str(path or DEFAULT_PATH))
+
+
+def parse(settings: Mapping[str, Any], source: str) -> Config:
+    """Settings as read from TOML, checked. Texts are taken for numbers where a number is wanted (environment)."""
+    _check_keys(settings, Config, "", source)
+    try:
+        return msgspec.convert(settings, Config, strict=False)
+    except msgspec.ValidationError as error:
+        message, _, where = str(error).partition(" - at ")
+        key = where.strip("`").removeprefix("$.") or "the file"
+        raise ConfigError(
+            f"{source}: {key} = {_at(settings, key)!r}: {message[0].lower()}{message[1:]}"
+        ) from error
+
+
+def _read(path: Path | None) -> dict[str, Any]:
+    if path is None and not DEFAULT_PATH.exists():
+        return {}
+    chosen = path or DEFAULT_PATH
+    try:
+        return tomllib.loads(chosen.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(
+            f"{chosen}: cannot be read: {error.strerror}; name another file with --config"
+        ) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{chosen}: not TOML: {error}") from error
+
+
+def _put(settings: dict[str, Any], keys: list[str], value: Any) -> None:  # noqa: ANN401 (any TOML value)
+    for key in keys[:-1]:
+        inner = settings.setdefault(key, {})
+        if not isinstance(inner, dict):
+            raise ConfigError(f"{'.'.join(keys)}: {key} is a value, not a table")
+        settings = inner
+    settings[keys[-1]] = value
+
+
+def _check_keys(settings: Mapping[str, Any], section: Any, prefix: str, source: str) -> None:  # noqa: ANN401
+    known = {f.name: f for f in msgspec.structs.fields(section)}
+    for key, value in settings.items():
+        if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known))}"
+            raise ConfigError(f"{source}: unknown key {prefix}{key} = {value!r}; {hint}")
+        inner = known[key].type
+        if isinstance(value, Mapping) and isinstance(inner, type) and issubclass(inner, Section):
+            _check_keys(value, inner, f"{prefix}{key}.", source)
+
+
+def _at(settings: Mapping[str, Any], key: str) -> Any:  # noqa: ANN401
+    value: Any = settings
+    for part in key.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            return value if not isinstance(value, Mapping) else "(absent)"
+        value = value[part]
+    return value

@@ -1,0 +1,54 @@
+"""What every long-running role shares: stopping on a signal, logging, and a metrics page."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+from typing import Any
+
+import structlog
+
+
+def stop_on_signals() -> threading.Event:
+    """An event that SIGTERM and SIGINT set; a second signal ends the process at once."""
+    stop = threading.Event()
+
+    def handle(number: int, _frame: Any) -> None:  # noqa: ANN401 (the signal module's own type)
+        if stop.is_set():
+            raise SystemExit(128 + number)
+        stop.set()
+
+    signal.signal(signal.SIGTERM, handle)
+    signal.signal(signal.SIGINT, handle)
+    return stop
+
+
+def set_up_logs(role: str, *, verbose: bool = False) -> None:
+    """Logs to stderr: lines for a person at a terminal, JSON otherwise."""
+    level = logging.DEBUG if verbose else logging.INFO
+    person = sys.stderr.isatty()
+    renderer: Any = structlog.dev.ConsoleRenderer() if person else structlog.processors.JSONRenderer()
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    structlog.contextvars.bind_contextvars(role=role)
+
+
+def serve_metrics(listen: str) -> None:
+    """Serve ``/metrics`` on ``host:port``; empty means none. ``OSError`` if the port is taken."""
+    if not listen:
+        return
+    import prometheus_client
+
+    host, _, port = listen.rpartition(":")
+    prometheus_client.start_http_server(int(port), addr=host or "127.0.0.1")
