@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 import polars as pl
 from graynode.pipeline import schema
@@ -50,6 +50,10 @@ class Scored:
     state: State = field(default_factory=dict)
 
 
+TOLD: pl.Expr = pl.col("threshold").is_null() | (pl.col("score") >= pl.col("threshold"))
+"""Which findings are told. The others are watched: stored, severity ``digest``, and no incident opens on them."""
+
+
 class Detector(Protocol):
     """One detector."""
 
@@ -58,4 +62,16 @@ class Detector(Protocol):
 
     def score(self, round_: Round, state: State) -> Scored:
         """Score, then learn. Rows whose answer is "cannot tell" give no finding and change no memory."""
+        ...
+
+
+@runtime_checkable
+class Learner(Protocol):
+    """A detector that can be primed with history before its first round."""
+
+    def learn(self, history: Round, state: State) -> State:
+        """Learn what is normal from ``history``, a round whose frames hold many windows (told apart by ``ts``).
+
+        Nothing is found and nothing accumulates; windows of another length than the rounds' are welcome.
+        """
         ...

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from graynode.pipeline.codec import Message
+from graynode.pipeline.codec import MAX_MESSAGE_BYTES, Message
 
 
 class BusUnavailable(Exception):
@@ -26,9 +26,7 @@ class OffsetGone(Exception):
     """The wanted offset has left the bus. ``first`` is the oldest there is; what lies between is lost."""
 
     def __init__(self, partition: Partition, wanted: int, first: int) -> None:
-        super().__init__(
-            f"{partition.topic}/{partition.number}: offset {wanted} is gone, the oldest is {first}"
-        )
+        super().__init__(f"{partition.topic}/{partition.number}: offset {wanted} is gone, the oldest is {first}")
         self.partition, self.wanted, self.first = partition, wanted, first
 
 
@@ -48,6 +46,17 @@ class Received:
     partition: Partition
     offset: int
     arrived_ms: int
+
+
+def check_size(message: Message) -> None:
+    """``BusRefused`` if the message is over the limits that hold on every bus: value, key, headers."""
+    if len(message.value) > MAX_MESSAGE_BYTES:
+        raise BusRefused(
+            f"message of {message.key[:80]}: {len(message.value)} bytes, the limit is {MAX_MESSAGE_BYTES};"
+            " send fewer rows in one message"
+        )
+    if len(message.key) > 1000 or sum(len(k) + len(v) for k, v in message.headers.items()) > 10_000:
+        raise BusRefused(f"message of {message.key[:80]}: a key may have 1,000 characters, all headers together 10,000")
 
 
 class Producer(Protocol):

@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any, Final
 
 import pyarrow as pa
+
 from graynode.pipeline.schema import TABLES, VERSION, Table, Type
 
 MAX_MESSAGE_BYTES: Final = 8 << 20
@@ -66,20 +67,48 @@ def _codec() -> pa.Codec:
     return pa.Codec("zstd", _ZSTD_LEVEL)
 
 
+@functools.cache
+def _columns(table: str) -> tuple[tuple[str, pa.DataType], ...]:
+    return tuple((f.name, f.type) for f in arrow_schema(table))
+
+
+@functools.lru_cache(maxsize=64)
+def _nulls(rows: int, type_: pa.DataType) -> pa.Array:
+    return pa.nulls(rows, type_)
+
+
 def to_batch(table: Table, rows: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
-    """Rows as one record batch of all columns; absent keys are null, unknown keys a ``KeyError``."""
-    schema = arrow_schema(table.name)
-    unknown = {name for row in rows for name in row} - set(schema.names)
-    if unknown:
+    """Rows as one record batch of all columns; absent keys are null, unknown keys a ``KeyError``.
+
+    A value of another type is a ``ValueError``, ``TypeError`` or ``OverflowError``, as Arrow has it.
+    """
+    columns = _columns(table.name)
+    present = set().union(*rows)
+    if unknown := present.difference(name for name, _ in columns):
         raise KeyError(f"{table.name} has no field {', '.join(sorted(unknown))}")
-    columns = [pa.array([row.get(f.name) for row in rows], f.type) for f in schema]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    arrays = [
+        _array([row.get(name) for row in rows], type_) if name in present else _nulls(len(rows), type_)
+        for name, type_ in columns
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=arrow_schema(table.name))
 
 
-def encode(
-    table: str, rows: Sequence[Mapping[str, Any]], origin: Origin, sequence: int, sent: datetime
-) -> Message:
-    """One message of these rows. ``KeyError``/``ArrowInvalid`` where they do not fit the contract."""
+def _array(values: list[Any], type_: pa.DataType) -> pa.Array:
+    try:
+        return pa.array(values, type_)
+    except pa.ArrowInvalid:
+        # Arrow refuses an int that a float cannot hold to the last digit; the field's precision is wanted
+        if not pa.types.is_floating(type_) or not all(isinstance(v, int | float | None) for v in values):
+            raise
+        return pa.array([None if v is None else float(v) for v in values], type_)
+    except UnicodeEncodeError:
+        # bytes of a log line that are no UTF-8 arrive as lone surrogates; they are kept visible
+        texts = [v if v is None else v.encode("utf-8", "backslashreplace").decode() for v in values]
+        return pa.array(texts, type_)
+
+
+def encode(table: str, rows: Sequence[Mapping[str, Any]], origin: Origin, sequence: int, sent: datetime) -> Message:
+    """One message of these rows. Errors of ``to_batch`` where they do not fit the contract."""
     return encode_batch(table, to_batch(TABLES[table], rows), origin, sequence, sent)
 
 

@@ -604,18 +604,14 @@ def _window_table(raw: Table, suffix: str, length: str, retention_d: int) -> Tab
     ]
     for f in raw.fields:
         for column in window_field_names(f):
-            fields.append(
-                Field(column, _window_type(f, column), f.kind, f.help, f.unit, f.dcgm, f.nvml, f.lo, f.hi)
-            )
+            fields.append(Field(column, _window_type(f, column), f.kind, f.help, f.unit, f.dcgm, f.nvml, f.lo, f.hi))
     help_ = f"{length} of {raw.name}: ts is the window's start; _delta sums differences inside one boot and driver load"
     return Table(f"{raw.name}_{suffix}", help_, "", raw.entity, tuple(fields), retention_d)
 
 
 WINDOW_S: Final[Mapping[str, int]] = {"30s": 30, "1h": 3600}
 _WINDOWS: Final = tuple(
-    _window_table(
-        raw, suffix, "30 seconds" if suffix == "30s" else "one hour", 90 if suffix == "30s" else 730
-    )
+    _window_table(raw, suffix, "30 seconds" if suffix == "30s" else "one hour", 90 if suffix == "30s" else 730)
     for suffix in WINDOW_S
     for raw in _RAW
 )

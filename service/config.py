@@ -11,7 +11,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
 import msgspec
 from msgspec import Meta, Struct, field
@@ -31,7 +31,7 @@ class Section(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
     """A table of the file; an unknown key is an error, because a misspelt guard guards nothing."""
 
 
-class Agent(Section):
+class Agent(Section, frozen=True):
     """The node agent. ``state_dir`` outlives it; ``node_id`` overrides what the machine says of itself."""
 
     state_dir: Path = Path("/var/lib/graynode")
@@ -46,7 +46,7 @@ class Agent(Section):
     kernel_log_format: Literal["kmsg", "dmesg", "journal"] = "kmsg"
 
 
-class Kafka(Section):
+class Kafka(Section, frozen=True):
     """The broker. Secrets are files, never values."""
 
     bootstrap: str = "127.0.0.1:9092"
@@ -62,7 +62,7 @@ class Kafka(Section):
     replication: Positive = 1
 
 
-class Bus(Section):
+class Bus(Section, frozen=True):
     """``spool`` needs no broker and serves one machine; ``kafka`` serves a fleet."""
 
     kind: Literal["spool", "kafka"] = "spool"
@@ -71,14 +71,14 @@ class Bus(Section):
     kafka: Kafka = field(default_factory=Kafka)
 
 
-class LakeSection(Section):
+class LakeSection(Section, frozen=True):
     """Where the tables are: a folder or ``s3://…``; ``storage_options`` go to the object store as they are."""
 
     path: str = "/var/lib/graynode/lake"
     storage_options: dict[str, str] = field(default_factory=dict)
 
 
-class Pipeline(Section):
+class Pipeline(Section, frozen=True):
     """From the bus to the lake."""
 
     group: str = "graynode-pipeline"
@@ -88,7 +88,7 @@ class Pipeline(Section):
     maintain: bool = True
 
 
-class Detect(Section):
+class Detect(Section, frozen=True):
     """Rounds and hard events. ``shadow`` keeps statistical findings from being told; ``rules`` always speak."""
 
     detectors: tuple[str, ...] = ("rules", "ecc", "links", "pcie", "slow", "thermal", "blind", "forest")
@@ -98,7 +98,7 @@ class Detect(Section):
     metrics_listen: str = "127.0.0.1:9403"
 
 
-class Webhook(Section):
+class Webhook(Section, frozen=True):
     """One receiver. The secret is a Standard Webhooks secret (``whsec_…``) in a file."""
 
     url: str
@@ -107,14 +107,14 @@ class Webhook(Section):
     timeout_s: Seconds = 10.0
 
 
-class Respond(Section):
+class Respond(Section, frozen=True):
     """Who is told."""
 
     webhooks: dict[str, Webhook] = field(default_factory=dict)
     metrics_listen: str = "127.0.0.1:9404"
 
 
-class Simulated(Section):
+class Simulated(Section, frozen=True):
     """The simulated fleet that the collector ``simulated`` gives."""
 
     nodes: Positive = 64
@@ -124,7 +124,7 @@ class Simulated(Section):
     start: str = ""
 
 
-class Config(Section):
+class Config(Section, frozen=True):
     """The whole file."""
 
     cluster: Annotated[str, Meta(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9._-]+$")] = "default"
@@ -160,13 +160,32 @@ def parse(settings: Mapping[str, Any], source: str) -> Config:
     """Settings as read from TOML, checked. Texts are taken for numbers where a number is wanted (environment)."""
     _check_keys(settings, Config, "", source)
     try:
-        return msgspec.convert(settings, Config, strict=False)
+        return msgspec.convert(settings, Config, strict=False, dec_hook=_path)
     except msgspec.ValidationError as error:
         message, _, where = str(error).partition(" - at ")
         key = where.strip("`").removeprefix("$.") or "the file"
-        raise ConfigError(
-            f"{source}: {key} = {_at(settings, key)!r}: {message[0].lower()}{message[1:]}"
-        ) from error
+        raise ConfigError(f"{source}: {key} = {_at(settings, key)!r}: {_allowed(key, message)}") from error
+
+
+def _path(type_: type, value: Any) -> Path:  # noqa: ANN401 (msgspec's hook takes any value)
+    if type_ is Path and isinstance(value, str | Path):
+        return Path(value)
+    raise ValueError(f"expected a path, got {type(value).__name__}")
+
+
+def _allowed(key: str, message: str) -> str:
+    """What the key takes: msgspec's words, or the list of values where there is one."""
+    type_: Any = Config
+    for part in key.split("."):
+        fields = {f.name: f.type for f in msgspec.structs.fields(type_)} if _is_section(type_) else {}
+        type_ = fields.get(part)
+    if get_origin(type_) is Literal:
+        return f"allowed are {', '.join(get_args(type_))}"
+    return f"{message[0].lower()}{message[1:]}"
+
+
+def _is_section(type_: Any) -> bool:  # noqa: ANN401 (any annotation)
+    return isinstance(type_, type) and issubclass(type_, Section)
 
 
 def _read(path: Path | None) -> dict[str, Any]:
@@ -176,9 +195,7 @@ def _read(path: Path | None) -> dict[str, Any]:
     try:
         return tomllib.loads(chosen.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(
-            f"{chosen}: cannot be read: {error.strerror}; name another file with --config"
-        ) from error
+        raise ConfigError(f"{chosen}: cannot be read: {error.strerror}; name another file with --config") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{chosen}: not TOML: {error}") from error
 
@@ -200,7 +217,7 @@ def _check_keys(settings: Mapping[str, Any], section: Any, prefix: str, source: 
             hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(known))}"
             raise ConfigError(f"{source}: unknown key {prefix}{key} = {value!r}; {hint}")
         inner = known[key].type
-        if isinstance(value, Mapping) and isinstance(inner, type) and issubclass(inner, Section):
+        if isinstance(value, Mapping) and _is_section(inner):
             _check_keys(value, inner, f"{prefix}{key}.", source)
 
 

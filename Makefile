@@ -1,0 +1,61 @@
+# graynode: make help
+PYTHON ?= python3
+PY := .venv/bin/python
+PYTEST := $(PY) -I -m pytest
+PACKAGES := collectors pipeline detectors responders dashboards service
+KILLS ?= 5
+
+.DEFAULT_GOAL := help
+.PHONY: help dev run test test-long check bench docs wheel wheel-test lock clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+.venv/.server: requirements-dev.lock pyproject.toml
+	@deploy/dev/packages run
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "graynode: Python 3.11 or newer is needed, this is " + sys.version.split()[0] + "; say make PYTHON=python3.11")'
+	$(PYTHON) -m venv .venv
+	$(PY) -m pip install -q --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	$(PY) -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@mkdir -p .venv/typing && ln -sfn ../.. .venv/typing/graynode
+	@touch $@
+
+dev: .venv/.server ## virtual environment with everything a developer needs
+
+run: .venv/.server ## the main job on this machine: live host metrics, a simulated fleet, what was found and why
+	.venv/bin/graynode up
+
+test: .venv/.server ## every suite, real components included (≤ 15 minutes on 2 cores)
+	@deploy/dev/packages test
+	GRAYNODE_KILLS=$(KILLS) $(PYTEST) -m "not long"
+
+test-long: .venv/.server ## the suites that take minutes each
+	@deploy/dev/packages test
+	GRAYNODE_KILLS=30 $(PYTEST) -m long --timeout 3600
+
+check: .venv/.server ## lint, format, types, import directions, generated documents
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy $(PACKAGES:%=-p graynode.%)
+	.venv/bin/lint-imports
+	$(PY) -I -m graynode.pipeline.contract_page --check docs/metrics.md
+
+docs: .venv/.server ## write docs/metrics.md from the contract
+	$(PY) -I -m graynode.pipeline.contract_page docs/metrics.md
+
+bench: .venv/.server ## pipeline and agent benchmarks; they print machine, versions, seed and command
+	$(PY) -I benchmarks/pipeline.py
+	$(PY) -I benchmarks/agent.py
+
+wheel: .venv/.server ## build the wheel into dist/
+	rm -rf build dist
+	$(PY) -m build --no-isolation --wheel --outdir dist .
+
+wheel-test: wheel ## install the wheel where there are no sources and use it
+	$(PY) -I tests/wheel_test.py dist/*.whl
+
+lock: ## refresh the hashed lock file
+	.venv/bin/pip-compile -q --extra server --extra dev --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-header -o requirements-dev.lock pyproject.toml
+
+clean: ## remove what was built; data of `make run` stays
+	rm -rf build dist .venv .mypy_cache .ruff_cache .pytest_cache *.egg-info

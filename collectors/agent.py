@@ -1,0 +1,165 @@
+"""The agent loop: rounds on a fixed grid, a thread per source, batches to the bus.
+
+The loop itself only hands out rounds and looks whether one hangs; reading, encoding and sending happen
+elsewhere (``worker``, ``carrier``), so no source and no bus can make a round late.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Final
+
+import structlog
+
+from graynode.collectors.base import CADENCES_S, Collector, Machine
+from graynode.collectors.batch import Batcher, Misfits
+from graynode.collectors.carrier import Carrier
+from graynode.collectors.outbox import Outbox
+from graynode.collectors.schedule import Schedule
+from graynode.collectors.worker import Worker
+from graynode.pipeline.bus import Producer
+from graynode.pipeline.schema import stable_id
+
+_log = structlog.get_logger()
+
+_GRACE_S: Final = 3.0
+"""How long the end waits for rounds that run. Together with the flush it stays below the 10 s that service
+managers grant before they kill."""
+_FLUSH_S: Final = 5.0
+_SETTLED_ROUNDS: Final = 12
+"""By then every class was read and a batch was sent, so nothing is built for the first time any more."""
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Two clocks: rounds keep to the monotonic one, rows carry the wall clock's time."""
+
+    monotonic: Callable[[], float] = time.monotonic
+    now: Callable[[], datetime] = _utc_now
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """``deadline_s``: a round that runs longer is reported as stuck. ``tick_s`` is 1 but in tests."""
+
+    batch_s: float = 5.0
+    deadline_s: float = 10.0
+    tick_s: float = 1.0
+
+
+class Agent:
+    """The loop over one machine's collectors. ``run`` or ``once``, then it is spent."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        collectors: Sequence[Collector],
+        producer: Producer,
+        epoch: int,
+        *,
+        settings: Settings | None = None,
+        driver_load: Callable[[], int | None] = lambda: None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._machine, self._epoch = machine, epoch
+        self._settings, self._clock = settings or Settings(), clock or Clock()
+        self.misfits, self.outbox, self.rounds = Misfits(), Outbox(producer), 0
+        batcher = Batcher(machine, epoch, driver_load=driver_load, now=self._clock.now, misfits=self.misfits)
+        self._carrier = Carrier(batcher, self.outbox, self._settings.batch_s, self._clock.monotonic)
+        self.workers = [Worker(c, self._carrier.add, self._clock.monotonic) for c in collectors]
+        self.stuck: set[str] = set()
+        """Collectors whose round runs beyond the deadline."""
+        self._told = 0
+
+    def run(self, stop: threading.Event) -> bool:
+        """Rounds until ``stop``; then flush and close. False if something could not be sent."""
+        self._start()
+        schedule = Schedule(self._clock.monotonic(), self._settings.tick_s)
+        while not stop.wait(max(0.0, schedule.next_at - self._clock.monotonic())):
+            self._round(schedule.take(self._clock.monotonic()))
+            if self.rounds == _SETTLED_ROUNDS:
+                # what is there by now stays: the garbage collector need not walk it again and again
+                gc.collect()
+                gc.freeze()
+        return self._end("asked to stop")
+
+    def once(self) -> bool:
+        """Two readings of everything, a second apart because rates need two; then flush and close."""
+        self._start()
+        second = self._clock.monotonic() + self._settings.tick_s
+        for _ in range(2):
+            self._round(frozenset(CADENCES_S))
+            for worker in self.workers:
+                worker.wait_idle(self._settings.deadline_s)
+            self._watch()
+            time.sleep(max(0.0, second - self._clock.monotonic()))
+        return self._end("one round")
+
+    def _start(self) -> None:
+        self._carrier.start()
+        for worker in self.workers:
+            worker.start()
+        names = [w.name for w in self.workers]
+        told = version("graynode")
+        _log.info("agent started", version=told, epoch=self._epoch, node_id=self._machine.node_id, collectors=names)
+        self._tell(
+            "agent_start", f"agent {told} started",
+            version=told, epoch=self._epoch, collectors=names, node_id_source=self._machine.node_id_source,
+        )  # fmt: skip
+
+    def _round(self, due: frozenset[int]) -> None:
+        ts = self._clock.now()
+        self.rounds += 1
+        for worker in self.workers:
+            worker.offer(ts, due)
+        self._watch()
+
+    def _watch(self) -> None:
+        for worker in self.workers:
+            busy_s = worker.busy_s()
+            if busy_s > self._settings.deadline_s and worker.name not in self.stuck:
+                self.stuck.add(worker.name)
+                self._say(
+                    worker, "collector_stuck", f"{worker.name} has been reading for {busy_s:.0f} s", busy_s=busy_s
+                )
+            elif busy_s <= self._settings.deadline_s and worker.name in self.stuck:
+                self.stuck.discard(worker.name)
+                self._say(worker, "collector_back", f"{worker.name} answers again", missed=worker.tally.missed)
+
+    def _say(self, worker: Worker, kind: str, message: str, **details: object) -> None:
+        _log.warning(message, collector=worker.name, kind=kind, **details)
+        self._tell(kind, f"{message}; the other collectors go on", collector=worker.name, **details)
+
+    def _tell(self, kind: str, message: str, **attributes: object) -> None:
+        """An event of the agent itself."""
+        self._told += 1
+        m, now = self._machine, self._clock.now()
+        row = {
+            "event_id": stable_id(m.cluster, m.node_id, "agent", self._epoch, self._told),
+            "source": "agent", "kind": kind, "message": message, "attributes": json.dumps(attributes),
+            "observed_ts": now, "ts_quality": "exact",
+        }  # fmt: skip
+        self._carrier.add({"event": [row]}, now)
+
+    def _end(self, why: str) -> bool:
+        until = self._clock.monotonic() + _GRACE_S
+        for worker in self.workers:
+            worker.stop()
+        left = [w.name for w in self.workers if not w.join(max(0.0, until - self._clock.monotonic()))]
+        if left:
+            _log.warning("collectors still hang in their source; they end with the process", collectors=left)
+        self._tell("agent_stop", f"agent stopped: {why}", epoch=self._epoch, rounds=self.rounds, hanging=left)
+        sent = self._carrier.close(_FLUSH_S)
+        _log.info("agent stopped", why=why, rounds=self.rounds, sent=self.outbox.sent.messages)
+        return sent

@@ -1,0 +1,173 @@
+"""An entity's own normal: the median over days −28…−7 of its daily centres, and when that normal ends.
+
+Days are kept, not samples: one number per entity, signal and day, 35 days deep. A day's centre is the mean of its
+clipped windows where it was gathered live, and the median of its hours where it was learned from history. The last
+week is left out so that a slow decline does not become its own normal; a moving average would swallow ramps.
+Windows of a suspect are not learned. A new driver, power limit or MIG mode ends the baseline; a new job does not.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from graynode.detectors.frames import Bools, Floats
+from graynode.detectors.memory import Arrays
+
+DAY_S: Final = 86_400.0
+_OLDEST_D: Final = 28
+_NEWEST_D: Final = 7
+_KEPT_D: Final = 35
+FIRM_DAYS: Final = 3
+"""Days inside −28…−7 that make a baseline firm. With fewer, the days since then serve, provisionally."""
+_MIN_WINDOWS: Final = 10
+"""Windows that a day needs to have a centre."""
+
+
+def columns(signals: tuple[str, ...]) -> tuple[str, ...]:
+    """Names under which the baselines of ``signals`` are remembered."""
+    parts = ("base", "days", "firm", "day_total", "day_windows")
+    return ("day", *(f"{s}.{part}" for s in signals for part in parts))
+
+
+def learn(memory: Arrays, signal: str, excess: Floats, healthy: Bools, clip: float) -> None:
+    """Count this window into today's centre, in place, where ``healthy``; ``clip`` bounds one window's say."""
+    base = memory[f"{signal}.base"]
+    around = np.where(np.isnan(base), 0.0, base)
+    taken = healthy & ~np.isnan(excess)
+    bounded = np.clip(excess, around - clip, around + clip)
+    bounded = np.where(np.isnan(base), excess, bounded)
+    for part, add in (("day_total", np.where(taken, bounded, 0.0)), ("day_windows", taken.astype(np.float64))):
+        before = memory[f"{signal}.{part}"]
+        memory[f"{signal}.{part}"] = np.where(np.isnan(before), 0.0, before) + add
+
+
+def roll(
+    memory: Arrays, history: pl.DataFrame | None, keys: pl.Series, signals: tuple[str, ...], now_s: float
+) -> pl.DataFrame | None:
+    """At the first window of a day: yesterday's centres into ``history``, baselines anew. In place for ``memory``.
+
+    The same frame comes back where no entity began a day.
+    """
+    today = np.floor(now_s / DAY_S)
+    turning = ~(memory["day"] >= today)
+    if not turning.any():
+        return history
+    history = join(history, _finished(memory, keys, signals, turning), today)
+    _anew(memory, history, keys, signals, turning, today)
+    return history
+
+
+def join(history: pl.DataFrame | None, days: pl.DataFrame, today: float) -> pl.DataFrame:
+    """History with further days; a day said twice counts as last said; days out of reach are dropped."""
+    parts = [f for f in (history, days) if f is not None and not f.is_empty()]
+    if not parts:
+        return days
+    return (
+        pl.concat(parts, how="diagonal")
+        .unique(subset=["key", "day"], keep="last", maintain_order=True)
+        .filter(pl.col("day") >= today - _KEPT_D)
+        .sort("key", "day")
+    )
+
+
+def end(
+    memory: Arrays, history: pl.DataFrame | None, keys: pl.Series, signals: tuple[str, ...], where: Bools
+) -> pl.DataFrame | None:
+    """Forget the normal of some entities: what made it no longer holds."""
+    if not where.any():
+        return history
+    for name in columns(signals)[1:]:
+        memory[name] = np.where(where, np.nan, memory[name])
+    return None if history is None else history.filter(~pl.col("key").is_in(keys.filter(where).implode()))
+
+
+def changed(memory: Arrays, context: dict[str, Floats]) -> Bools:
+    """Whose context differs from the last known one; takes the new one over. A null is no change."""
+    different = np.zeros(len(next(iter(context.values()))), dtype=np.bool_)
+    for name, now in context.items():
+        before = memory[name]
+        different |= ~np.isnan(before) & ~np.isnan(now) & (before != now)
+        memory[name] = np.where(np.isnan(now), before, now)
+    return different
+
+
+def _finished(memory: Arrays, keys: pl.Series, signals: tuple[str, ...], turning: Bools) -> pl.DataFrame:
+    centres: dict[str, Floats] = {}
+    for s in signals:
+        total, windows = memory[f"{s}.day_total"], memory[f"{s}.day_windows"]
+        enough = windows >= _MIN_WINDOWS
+        centres[s] = np.divide(total, windows, out=np.full(len(total), np.nan), where=enough)
+    told = turning & ~np.all([np.isnan(c) for c in centres.values()], axis=0)
+    days = pl.DataFrame(
+        {"key": keys, "day": memory["day"], **{s: c.astype(np.float32) for s, c in centres.items()}},
+        schema_overrides={"key": pl.String},
+    )
+    return days.filter(told)
+
+
+def _anew(
+    memory: Arrays, history: pl.DataFrame, keys: pl.Series, signals: tuple[str, ...], turning: Bools, today: float
+) -> None:
+    age = today - pl.col("day")
+    firm, recent = (age >= _NEWEST_D) & (age <= _OLDEST_D), (age >= 1) & (age < _NEWEST_D)
+    wanted = keys.alias("key").to_frame()
+    found = (
+        wanted.join(
+            history.with_columns(pl.col(s).fill_nan(None) for s in signals)
+            .group_by("key")
+            .agg(
+                *(pl.col(s).filter(firm).median().alias(f"{s}.firm_base") for s in signals),
+                *(pl.col(s).filter(firm).count().alias(f"{s}.firm_days") for s in signals),
+                *(pl.col(s).filter(recent).median().alias(f"{s}.recent_base") for s in signals),
+                *(pl.col(s).filter(recent).count().alias(f"{s}.recent_days") for s in signals),
+            ),
+            on="key",
+            how="left",
+            maintain_order="left",
+        )
+        if not history.is_empty()
+        else wanted
+    )
+    for s in signals:
+        base, days, is_firm = _choose(found, s)
+        anew = {
+            "base": base,
+            "days": days,
+            "firm": is_firm,
+            "day_total": np.zeros(len(base)),
+            "day_windows": np.zeros(len(base)),
+        }
+        for part, value in anew.items():
+            memory[f"{s}.{part}"] = np.where(turning, value, memory[f"{s}.{part}"])
+    memory["day"] = np.where(turning, today, memory["day"])
+
+
+def _choose(found: pl.DataFrame, signal: str) -> tuple[Floats, Floats, Floats]:
+    def read(name: str) -> Floats:
+        if f"{signal}.{name}" not in found.columns:
+            return np.full(found.height, np.nan)
+        return found.get_column(f"{signal}.{name}").cast(pl.Float64).fill_null(float("nan")).to_numpy().copy()
+
+    firm_days, recent_days = np.nan_to_num(read("firm_days")), np.nan_to_num(read("recent_days"))
+    firm = firm_days >= FIRM_DAYS
+    provisional = ~firm & (firm_days + recent_days >= 2)
+    recent = np.where(np.isnan(read("recent_base")), read("firm_base"), read("recent_base"))
+    base = np.where(firm, read("firm_base"), np.where(provisional, recent, np.nan))
+    days = np.where(firm, firm_days, firm_days + recent_days)
+    return base, days, firm.astype(np.float64)
+
+
+def daily_medians(keys: pl.Series, t_s: Floats, excess: dict[str, Floats]) -> pl.DataFrame:
+    """History's form of past windows: the median of each entity's day."""
+    frame = pl.DataFrame({"key": keys, "day": np.floor(t_s / DAY_S), **excess}, schema_overrides={"key": pl.String})
+    signals = list(excess)
+    return (
+        frame.with_columns(pl.col(s).fill_nan(None) for s in signals)
+        .group_by("key", "day")
+        .agg(pl.col(s).median().cast(pl.Float32) for s in signals)
+        .filter(pl.any_horizontal(pl.col(s).is_not_null() for s in signals))
+        .sort("key", "day")
+    )

@@ -1,0 +1,77 @@
+"""What of a GPU's window measures capability, and whether the window was one to judge it by."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from graynode.detectors import residual
+from graynode.detectors.frames import Bools, Floats, View
+from graynode.detectors.residual import Residual
+
+THROTTLES: Final = ("hw_power_brake", "hw_thermal", "sw_thermal")
+NUMBERS: Final = (
+    "samples", "samples_expected", "sm_clock_mhz_mean", "power_w_mean", "gpu_idle_s", "gpu_util_percent_mean",
+    "power_limit_enforced_w_last", "mig_mode_last",
+    *(f"throttle_{t}_ns_delta" for t in THROTTLES), *(f"{t}_s" for t in THROTTLES),
+)  # fmt: skip
+_LOADED_PERCENT: Final = 50.0
+_IDLE_SHARE: Final = 0.1
+
+
+def residuals(view: View, window_s: int) -> dict[str, Residual]:
+    """Each signal's excess over the peers, positive is worse, NaN where this window cannot tell."""
+    judged = loaded(view, window_s)
+    groups = residual.peers(view)
+    worse = {
+        "clock": -residual.log_of(view.x["sm_clock_mhz_mean"]),
+        "throttle": np.log1p(throttled_share(view, window_s)),
+        "power_at_clock": residual.log_of(view.x["power_w_mean"]) - residual.log_of(view.x["sm_clock_mhz_mean"]),
+    }
+    return {s: residual.against_peers(np.where(judged, x, np.nan), groups) for s, x in worse.items()}
+
+
+def loaded(view: View, window_s: int) -> Bools:
+    """Windows with work on the GPU: a kernel resident half of the time, hardly idle, and half of the samples there."""
+    x = view.x
+    idle = np.nan_to_num(x["gpu_idle_s"]) > _IDLE_SHARE * window_s
+    util = x["gpu_util_percent_mean"]
+    has_job = view.text("job_id_last").is_not_null().to_numpy()
+    busy = np.where(np.isnan(util), has_job, util >= _LOADED_PERCENT)
+    half = x["samples"] * 2 < x["samples_expected"]
+    return np.asarray(busy & ~idle & ~half, dtype=np.bool_)
+
+
+def throttled_share(view: View, window_s: int) -> Floats:
+    """Share of the window in which heat or the power brake held clocks down; NaN where nothing says so.
+
+    The software power cap is left out: a GPU at its power limit does what it should.
+    """
+    shares = []
+    for t in THROTTLES:
+        by_time = view.x[f"throttle_{t}_ns_delta"] / 1e9 / window_s
+        by_bit = view.x[f"{t}_s"] / window_s
+        shares.append(np.where(np.isnan(by_time), by_bit, by_time))
+    known = ~np.all(np.isnan(shares), axis=0)
+    return np.where(known, np.clip(np.nansum(shares, axis=0), 0.0, 1.0), np.nan)
+
+
+def driver_numbers(view: View, host: pl.DataFrame) -> Floats:
+    """The node's driver version as one number that grows with it (580.65.06 → 580 065 006); NaN where unknown."""
+    if not {"node_id", "driver_version_last"} <= set(host.columns) or host.is_empty():
+        return np.full(len(view), np.nan)
+    parts = pl.col("driver_version_last").str.extract_all(r"\d+")
+    number = sum(
+        (parts.list.get(i, null_on_oob=True).cast(pl.Float64).fill_null(0) * 1000.0 ** (2 - i) for i in range(3)),
+        pl.lit(0.0),
+    )
+    versions = (
+        host.select("node_id", driver=pl.when(pl.col("driver_version_last").is_not_null()).then(number))
+        .drop_nulls()
+        .sort("node_id", "driver")
+        .unique(subset="node_id", keep="last", maintain_order=True)
+    )
+    found = view.who.select("node_id").join(versions, on="node_id", how="left", maintain_order="left")
+    return found.get_column("driver").fill_null(float("nan")).to_numpy()

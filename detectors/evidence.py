@@ -1,0 +1,139 @@
+"""Evidence of an incident: findings of one signal and one entity, folded into one entry.
+
+A finding's ``evidence`` is a JSON object of the detector's own. These keys mean something to incidents:
+``pci_bus_id``, ``action_source``, ``owner``, ``next_step``; ``lines`` (log lines behind it); ``hold`` (true:
+silence is no proof of health); ``clears`` (list of signals, or ``["*"]``: this finding says that they are over).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+from graynode.pipeline.schema import SEVERITIES
+
+Finding = Mapping[str, Any]
+"""A row of table ``finding``."""
+Entry = dict[str, Any]
+
+MAX_ENTRIES: Final = 30
+"""Entries an incident keeps; a node has at most 16 GPUs, so this is cut by nonsense only."""
+_CARRIED: Final = ("detector", "signal", "gpu_uuid", "link", "value", "unit", "baseline", "peer_median", "peers",
+                   "effect", "score", "threshold", "p_value", "message", "action")  # fmt: skip
+_EXTRA: Final = ("pci_bus_id", "action_source", "owner", "next_step")
+
+
+def rank(severity: str | None) -> int:
+    """0 is the worst; an unknown word ranks last."""
+    return SEVERITIES.index(severity) if severity in SEVERITIES else len(SEVERITIES)
+
+
+def details(finding: Finding) -> dict[str, Any]:
+    """The finding's own evidence; empty where it brings none or none that can be read."""
+    raw = finding.get("evidence")
+    if isinstance(raw, Mapping):
+        return dict(raw)
+    if not raw:
+        return {}
+    try:
+        parsed = msgspec.json.decode(raw)
+    except msgspec.DecodeError:
+        return {}
+    return parsed if isinstance(parsed, dict) else {}
+
+
+def entry(finding: Finding) -> Entry:
+    """One finding as an entry that counts one."""
+    more = details(finding)
+    made: Entry = {key: finding.get(key) for key in _CARRIED} | {key: more.get(key) for key in _EXTRA}
+    made["severity"] = finding.get("severity") or "digest"
+    made["since"] = finding.get("since") or finding["ts"]
+    made["last"] = finding["ts"]
+    made["count"] = 1
+    made["lines"] = int(more.get("lines") or 0)
+    made["hold"] = bool(more.get("hold"))
+    return made
+
+
+def merge(entries: list[Entry], new: Entry) -> bool:
+    """Fold ``new`` into ``entries``; true where it names an entity or a signal that was not among them."""
+    for old in entries:
+        if old["signal"] == new["signal"] and same_entity(old, new):
+            _fold(old, new)
+            return False
+    if len(entries) >= MAX_ENTRIES:
+        return False
+    entries.append(new)
+    return True
+
+
+def same_entity(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    """Whether two entries are about the same GPU, link or node; a GPU is known by UUID or PCI address."""
+    if a.get("link") != b.get("link"):
+        return False
+    pairs = [(a.get(key), b.get(key)) for key in ("gpu_uuid", "pci_bus_id")]
+    if any(x and y for x, y in pairs):
+        return any(x and x == y for x, y in pairs)
+    return not any(x or y for x, y in pairs)
+
+
+def cleared(entries: Iterable[Entry], finding: Finding) -> None:
+    """Take the hold off the entries that this finding contradicts; without an entity, all of the node's."""
+    more = details(finding)
+    about = {**finding, "pci_bus_id": more.get("pci_bus_id")}
+    whole_node = not (finding.get("gpu_uuid") or finding.get("link") or more.get("pci_bus_id"))
+    signals = more.get("clears") or ()
+    for old in entries:
+        named = "*" in signals or old["signal"] in signals
+        if named and (whole_node or same_entity(old, about)):
+            old["hold"] = False
+
+
+def worst(entries: Iterable[Entry]) -> Entry:
+    """The entry that speaks for the incident: most severe, then most often, then earliest."""
+    return min(entries, key=lambda e: (rank(e["severity"]), -e["count"], e["since"], str(e["signal"])))
+
+
+def dump(entries: Iterable[Entry]) -> str:
+    """Entries as JSON, worst first, without the keys that say nothing."""
+    ordered = sorted(entries, key=lambda e: (rank(e["severity"]), e["since"], str(e["signal"])))
+    return msgspec.json.encode([{k: v for k, v in e.items() if v is not None} for e in ordered]).decode()
+
+
+def load(text: str | None) -> list[Entry]:
+    """Entries back from ``dump``; none where the text cannot be read."""
+    try:
+        parsed = msgspec.json.decode(text or "[]", type=list[dict[str, Any]])
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        return []
+    keys = (*_CARRIED, *_EXTRA)
+    made = [{**dict.fromkeys(keys), "severity": "digest", "count": 1, "lines": 0, "hold": False, **e} for e in parsed]
+    for e in made:
+        e["since"], e["last"] = moment(e.get("since")), moment(e.get("last"))
+    return [e for e in made if e["since"] and e["last"]]
+
+
+def moment(value: Any) -> datetime | None:  # noqa: ANN401 (JSON)
+    """A time from JSON or a row; none where it is none."""
+    if value is None or isinstance(value, datetime):
+        return value
+    try:
+        return msgspec.convert(value, datetime)
+    except msgspec.ValidationError:
+        return None
+
+
+def _fold(old: Entry, new: Entry) -> None:
+    old["since"] = min(old["since"], new["since"])
+    old["count"] += new["count"]
+    old["lines"] += new["lines"]
+    old["hold"] = old["hold"] or new["hold"]
+    if rank(new["severity"]) < rank(old["severity"]):
+        old["severity"] = new["severity"]
+    latest = new["last"] >= old["last"]
+    for key in (*_CARRIED, *_EXTRA):
+        if new[key] is not None and (latest or old[key] is None):
+            old[key] = new[key]
+    old["last"] = max(old["last"], new["last"])

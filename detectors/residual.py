@@ -1,0 +1,94 @@
+"""Residual: how much worse than its peers a GPU is now, and how much of that it always was.
+
+r = sign · [log x − leave-one-out median over the peers − own baseline]. Peers do the same work at the same time:
+same job, role and model. Where no job is known, or it has too few GPUs here, peers are the same model on the node,
+and whoever uses such a residual widens the bands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from graynode.detectors.frames import Bools, Floats, Ints, View, codes
+
+MIN_PEERS: Final = 3
+"""With fewer others the median is one of them, and nobody can say which of the two is odd."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """Group numbers by job and by node, −1 for none."""
+
+    job: Ints
+    node: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """``excess`` over the peers' median (NaN: cannot tell), that median, how many peers, and whether they are weak."""
+
+    excess: Floats
+    median: Floats
+    peers: Ints
+    wide: Bools
+
+
+def peers(view: View) -> Peers:
+    """Who is compared with whom, window by window."""
+    model = view.text("gpu_model_last").fill_null("unknown")
+    window = pl.Series(view.t_s)
+    return Peers(
+        codes(view.text("job_id_last"), view.text("job_role_last"), model, window),
+        codes(view.text("node_id"), model, window),
+    )
+
+
+def against_peers(x: Floats, groups: Peers) -> Residual:
+    """``x`` minus the leave-one-out median of its peers. ``x`` NaN takes part nowhere."""
+    by_job, jobs = leave_one_out_median(x, groups.job)
+    by_node, nodes = leave_one_out_median(x, groups.node)
+    wide = jobs < MIN_PEERS
+    median, count = np.where(wide, by_node, by_job), np.where(wide, nodes, jobs)
+    median = np.where(count < MIN_PEERS, np.nan, median)
+    return Residual(x - median, median, count, wide)
+
+
+def leave_one_out_median(values: Floats, groups: Ints) -> tuple[Floats, Ints]:
+    """Median of the others of the same group, and how many they are; NaN where there is none."""
+    median, others = np.full(len(values), np.nan), np.zeros(len(values), dtype=np.int64)
+    taking_part = np.flatnonzero(~np.isnan(values) & (groups >= 0))
+    if taking_part.size == 0:
+        return median, others
+    order = taking_part[np.lexsort((values[taking_part], groups[taking_part]))]
+    v, g = values[order], groups[order]
+    first = np.flatnonzero(np.r_[True, g[1:] != g[:-1]])
+    size = np.diff(np.r_[first, len(g)])
+    start, n = np.repeat(first, size), np.repeat(size, size) - 1
+    rank = np.arange(len(g)) - start
+    low, high = (n - 1) // 2, n // 2
+    low, high = low + (low >= rank), high + (high >= rank)
+    alone = n == 0
+    found = (v[np.where(alone, 0, start + low)] + v[np.where(alone, 0, start + high)]) / 2
+    median[order], others[order] = np.where(alone, np.nan, found), n
+    return median, others
+
+
+def robust_z(values: Floats, groups: Ints, floor: float) -> tuple[Floats, Floats, Ints]:
+    """0.6745 (x − median) / MAD with self left out of both, the excess itself, and the number of peers.
+
+    ``floor`` bounds the MAD from below: peers that agree to the last digit make no microscopic difference a fault.
+    """
+    median, count = leave_one_out_median(values, groups)
+    excess = values - median
+    spread, _ = leave_one_out_median(np.abs(excess), groups)
+    z = 0.6745 * excess / np.maximum(spread, floor)
+    return np.where(count < MIN_PEERS, np.nan, z), excess, count
+
+
+def log_of(x: Floats) -> Floats:
+    """Natural logarithm; NaN where x is not positive."""
+    return np.log(np.where(x > 0, x, np.nan))

@@ -1,0 +1,157 @@
+"""Questions to the lake: a DuckDB in memory with every contract table as a read-only view.
+
+``gpu`` is the whole table; ``gpu(since, until)`` is the same pruned on ``date`` before a file is opened. Tables
+that are told at least once (events, findings, incidents) show every id once. A table that has no rows yet is
+there too, empty, with its columns.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any, Final, Protocol
+
+import duckdb
+import pyarrow as pa
+
+from graynode.pipeline.schema import TABLES, Table, Type
+
+_SQL_TYPES: Final[Mapping[Type, str]] = {
+    "int32": "INTEGER",
+    "int64": "BIGINT",
+    "float32": "FLOAT",
+    "float64": "DOUBLE",
+    "bool": "BOOLEAN",
+    "string": "VARCHAR",
+    "timestamp": "TIMESTAMPTZ",
+}
+_ONCE: Final[Mapping[str, str]] = {
+    "event": "event_id",
+    "finding": "finding_id",
+    "incident": "incident_id, revision",
+    "action": "action_id",
+    "probe": "run_id",
+}
+"""What makes a row of an at-least-once table the same row."""
+
+_NOW: Final[Mapping[str, tuple[str, str, str]]] = {
+    "incident_now": ("incident", "incident_id", "revision"),
+    "inventory_now": ("inventory", "cluster, node_id, kind, entity", "ts"),
+    "quality_now": ("quality", 'cluster, node_id, "table", entity, field', "ts"),
+    "job_now": ("job", "cluster, job_id, node_id", "ts"),
+}
+"""Change logs as of their latest row."""
+
+_ALLOWED: Final = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
+
+
+class QueryError(Exception):
+    """The question cannot be answered; the text is for the person who asked."""
+
+
+class Files(Protocol):
+    """What a lake tells about its files (``graynode.pipeline.lake.Lake``)."""
+
+    @property
+    def path(self) -> str:
+        """Root folder."""
+        ...
+
+    def version(self, table: str) -> int:
+        """Commit version of a table, −1 where there is none."""
+        ...
+
+    def files(self, table: str, since: datetime | None = None, until: datetime | None = None) -> list[str]:
+        """The table's live Parquet files."""
+        ...
+
+
+class Queries:
+    """Read-only SQL over a lake. Views follow the lake: ``refresh`` is called before each question."""
+
+    def __init__(self, lake: Files, *, memory_limit: str = "2GB", threads: int = 2) -> None:
+        self._lake = lake
+        self._versions: dict[str, int] = {}
+        self._lock = threading.Lock()
+        self._connection = duckdb.connect(
+            ":memory:",
+            config={"memory_limit": memory_limit, "threads": threads, "autoinstall_known_extensions": False},
+        )
+        self._connection.execute("SET TimeZone = 'UTC'")
+        self._connection.execute("SET allowed_directories = [$path]", {"path": lake.path.rstrip("/") + "/"})
+        self._connection.execute("SET enable_external_access = false")
+        self._connection.execute("SET lock_configuration = true")
+
+    def refresh(self) -> None:
+        """Make the views anew of tables that were committed since, so that answers are never stale."""
+        with self._lock:
+            for table in TABLES.values():
+                version = self._lake.version(table.name)
+                if self._versions.get(table.name) != version:
+                    self._define(table)
+                    self._versions[table.name] = version
+            for name, (table_name, key, order) in _NOW.items():
+                self._connection.execute(
+                    f"CREATE OR REPLACE VIEW {name} AS FROM {table_name} "
+                    f"QUALIFY row_number() OVER (PARTITION BY {key} ORDER BY {order} DESC) = 1"
+                )
+
+    def ask(self, sql: str) -> duckdb.DuckDBPyConnection:
+        """The answer of one statement as a cursor. ``QueryError`` where it is wrong or would change anything."""
+        self.refresh()
+        cursor = self._connection.cursor()
+        try:
+            statements = cursor.extract_statements(sql)
+            if len(statements) != 1:
+                raise QueryError(f"one statement at a time, please; this is {len(statements)}")
+            if statements[0].type not in _ALLOWED:
+                raise QueryError(f"the lake is read-only: {statements[0].type.name} is refused")
+            return cursor.execute(statements[0])
+        except duckdb.Error as error:
+            raise QueryError(str(error)) from error
+
+    def rows(self, sql: str) -> list[dict[str, Any]]:
+        """The answer as a list of rows; for small answers."""
+        return self.arrow(sql).to_pylist()  # type: ignore[no-any-return]
+
+    def arrow(self, sql: str) -> pa.Table:
+        """The answer as an Arrow table."""
+        try:
+            return self.ask(sql).to_arrow_table()
+        except duckdb.Error as error:
+            raise QueryError(str(error)) from error
+
+    def names(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Views and their columns, for completion and for help."""
+        for table in TABLES.values():
+            yield table.name, ("date", *table.names)
+        for name, (table_name, _, _) in _NOW.items():
+            yield name, ("date", *TABLES[table_name].names)
+
+    def close(self) -> None:
+        """Let the database go."""
+        self._connection.close()
+
+    def _define(self, table: Table) -> None:
+        source = _source(table, self._lake.files(table.name))
+        once = _ONCE.get(table.name)
+        qualify = f" QUALIFY row_number() OVER (PARTITION BY {once} ORDER BY ts) = 1" if once else ""
+        name = f'"{table.name}"'
+        self._connection.execute(f"CREATE OR REPLACE VIEW {name} AS FROM ({source}){qualify}")
+        self._connection.execute(
+            f"CREATE OR REPLACE MACRO {name}(since, until) AS TABLE FROM ({source}) "
+            "WHERE date BETWEEN CAST(since AS TIMESTAMPTZ)::DATE AND CAST(until AS TIMESTAMPTZ)::DATE "
+            f"AND ts >= CAST(since AS TIMESTAMPTZ) AND ts < CAST(until AS TIMESTAMPTZ){qualify}"
+        )
+
+
+def _source(table: Table, files: list[str]) -> str:
+    """All contract columns, whatever the version of the files: those a file lacks are null."""
+    columns = ", ".join(f'NULL::{_SQL_TYPES[f.type]} AS "{f.name}"' for f in table.fields)
+    empty = f"SELECT NULL::DATE AS date, {columns} WHERE false"
+    if not files:
+        return empty
+    listed = ", ".join("'" + path.replace("'", "''") + "'" for path in files)
+    read = f"read_parquet([{listed}], hive_partitioning = true, hive_types = {{'date': DATE}}, union_by_name = true)"
+    return f"({empty}) UNION ALL BY NAME (FROM {read})"

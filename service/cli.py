@@ -1,0 +1,197 @@
+"""``graynode``: the command line. Each command hands over to its module, imported only then."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from graynode.service.config import Config, ConfigError, load
+
+app = typer.Typer(
+    name="graynode",
+    help="Finds GPU nodes that are up but not well.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+config_app = typer.Typer(help="The configuration in force.", no_args_is_help=True)
+app.add_typer(config_app, name="config")
+
+ConfigPath = Annotated[
+    Path | None, typer.Option("--config", "-c", help="TOML file; default /etc/graynode/graynode.toml if it exists.")
+]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")]
+
+
+class SqlFormat(StrEnum):
+    """Forms of an answer."""
+
+    table = "table"
+    csv = "csv"
+    json = "json"
+    parquet = "parquet"
+
+
+class ImportFormat(StrEnum):
+    """Formats that can be imported."""
+
+    longhorn_sgemm = "longhorn-sgemm"
+    infinitehbd = "infinitehbd"
+
+
+def _fail(text: str) -> NoReturn:
+    print(f"graynode: {text}", file=sys.stderr)
+    raise typer.Exit(2)
+
+
+def _call(role: str, *arguments: Any, function: str = "run", **keywords: Any) -> NoReturn:  # noqa: ANN401
+    """Run a role's main. A missing server library is said with the way out, not as a traceback."""
+    try:
+        module = importlib.import_module(f"graynode.service.{role}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("graynode"):
+            raise
+        _fail(f"{error.name} is not installed: this command needs the server part: pip install 'graynode[server]'")
+    try:
+        code = getattr(module, function)(*arguments, **keywords)
+    except ConfigError as error:
+        _fail(str(error))
+    except PermissionError as error:
+        _fail(f"{error.filename}: no permission; choose another place in the configuration, or run as its owner")
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    raise typer.Exit(code)
+
+
+def _load(path: Path | None, **flags: Any) -> Config:  # noqa: ANN401
+    try:
+        return load(path, {key.replace("__", "."): value for key, value in flags.items()})
+    except ConfigError as error:
+        _fail(str(error))
+
+
+def _role(role: str, path: Path | None, verbose: bool) -> NoReturn:
+    from graynode.service.process import set_up_logs, stop_on_signals
+
+    config = _load(path)
+    set_up_logs(role, verbose=verbose)
+    _call(role, config, stop_on_signals())
+
+
+@app.command()
+def up(
+    data: Annotated[Path, typer.Option(help="Folder for everything that this run keeps.")] = Path("graynode-data"),
+    nodes: Annotated[int, typer.Option(min=2, max=1024, help="Simulated nodes where there is no GPU.")] = 64,
+    days: Annotated[int, typer.Option(min=1, max=90, help="Days of simulated history.")] = 35,
+    seed: Annotated[int, typer.Option(help="Seed of the simulated fleet.")] = 1,
+    faults: Annotated[Path | None, typer.Option(help="Faults file of the simulated fleet (docs/faults.md).")] = None,
+    once: Annotated[bool, typer.Option("--once", help="End after the summary.")] = False,
+) -> None:
+    """All of it on this machine: collect, land, detect, tell. Ctrl-C ends it; the lake stays."""
+    _call("up", data, nodes=nodes, days=days, seed=seed, faults=faults, once=once)
+
+
+@app.command()
+def agent(
+    config: ConfigPath = None,
+    once: Annotated[bool, typer.Option("--once", help="One round, then end.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print rows, send nothing.")] = False,
+    verbose: Verbose = False,
+) -> None:
+    """Collect on this node."""
+    _load(config)  # a wrong file is said here, before the hand-over
+    words = [*(("--config", str(config)) if config else ())]
+    words += [flag for flag, on in (("--once", once), ("--dry-run", dry_run), ("--verbose", verbose)) if on]
+    # A fresh interpreter without this command line's libraries: the agent is a guest on its node.
+    os.execv(sys.executable, [sys.executable, "-m", "graynode.service.agent_main", *words])  # noqa: S606
+
+
+@app.command()
+def pipeline(config: ConfigPath = None, verbose: Verbose = False) -> None:
+    """Carry samples and events from the bus to the lake."""
+    _role("pipeline", config, verbose)
+
+
+@app.command()
+def detect(config: ConfigPath = None, verbose: Verbose = False) -> None:
+    """Name the nodes that are not well."""
+    _role("detect", config, verbose)
+
+
+@app.command()
+def respond(config: ConfigPath = None, verbose: Verbose = False) -> None:
+    """Tell incidents to their receivers."""
+    _role("respond", config, verbose)
+
+
+@app.command()
+def simulate(
+    out: Annotated[Path, typer.Option(help="Folder of the new lake.")] = Path("graynode-simulated"),
+    nodes: Annotated[int, typer.Option(min=1)] = 64,
+    days: Annotated[float, typer.Option(min=0.05)] = 35,
+    seed: Annotated[int, typer.Option()] = 1,
+    faults: Annotated[Path | None, typer.Option(help="Faults file (docs/faults.md).")] = None,
+    config: ConfigPath = None,
+) -> None:
+    """Write a lake of a simulated fleet, with the truth beside it."""
+    _call("simulate", _load(config), nodes=nodes, days=days, seed=seed, faults=faults, out=out)
+
+
+@app.command("import")
+def import_(
+    path: Annotated[Path, typer.Argument(help="File to import.")],
+    format_: Annotated[ImportFormat, typer.Option("--format", help="What the file is.")],
+    config: ConfigPath = None,
+    lake: Annotated[str | None, typer.Option(help="Lake to import into, instead of the configured one.")] = None,
+) -> None:
+    """Bring data that is there already into the lake; twice is as good as once."""
+    _call("importing", _load(config, lake__path=lake), format_.value, path)
+
+
+@app.command()
+def sql(
+    command: Annotated[str | None, typer.Option("-c", "--command", help="One statement; without it, a prompt.")] = None,
+    format_: Annotated[SqlFormat, typer.Option("--format", help="Form of the answer.")] = SqlFormat.table,
+    output: Annotated[Path | None, typer.Option(help="File for the answer.")] = None,
+    lake: Annotated[str | None, typer.Option(help="Lake to ask, instead of the configured one.")] = None,
+    config: Annotated[Path | None, typer.Option("--config", help="Configuration file.")] = None,
+) -> None:
+    """Ask the lake in SQL; it is never changed."""
+    _call("sql", _load(config, lake__path=lake), command, format_.value, output)
+
+
+@app.command()
+def explain(
+    incident: Annotated[str, typer.Argument(help="Incident id, or its beginning.")],
+    as_json: Annotated[bool, typer.Option("--json", help="For a machine.")] = False,
+    lake: Annotated[str | None, typer.Option(help="Lake to ask, instead of the configured one.")] = None,
+    config: ConfigPath = None,
+) -> None:
+    """What was seen, against what, since when, and what to do."""
+    _call("explain", _load(config, lake__path=lake), incident, as_json=as_json)
+
+
+@config_app.command("check")
+def config_check(config: ConfigPath = None) -> None:
+    """Say whether the configuration is right, and show it with every default."""
+    _call("config_check", _load(config))
+
+
+@app.command()
+def version() -> None:
+    """The installed version."""
+    from importlib.metadata import version as installed
+
+    print(f"graynode {installed('graynode')}")
+
+
+def main() -> None:
+    """Entry point of the ``graynode`` command."""
+    app()

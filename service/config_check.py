@@ -1,0 +1,49 @@
+"""``graynode config check``: the configuration in force, and what in it cannot work here."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from graynode.service.config import Config
+
+
+def run(config: Config) -> int:
+    """Print the configuration; 1 if a named file or folder cannot be used."""
+    print(msgspec.json.format(msgspec.json.encode(config, enc_hook=str)).decode())
+    problems = list(find_problems(config))
+    for problem in problems:
+        print(f"graynode: {problem}", file=sys.stderr)
+    return 1 if problems else 0
+
+
+def find_problems(config: Config) -> Iterator[str]:
+    """One line per key whose file or folder cannot be used, with the way out."""
+    kafka = config.bus.kafka
+    for key in ("ca_file", "cert_file", "key_file", "password_file"):
+        path: Path | None = getattr(kafka, key)
+        if path is not None:
+            yield from _unreadable(f"bus.kafka.{key}", path)
+    for name, hook in config.respond.webhooks.items():
+        yield from _unreadable(f"respond.webhooks.{name}.secret_file", hook.secret_file)
+    for key, folder in (("agent.state_dir", config.agent.state_dir), ("bus.spool_dir", config.bus.spool_dir)):
+        yield from _unwritable(key, folder)
+    if "://" not in config.lake.path:
+        yield from _unwritable("lake.path", Path(config.lake.path))
+
+
+def _unreadable(key: str, path: Path) -> Iterator[str]:
+    if not path.is_file():
+        yield f"{key} = {path}: no such file"
+    elif not os.access(path, os.R_OK):
+        yield f"{key} = {path}: this user may not read it"
+
+
+def _unwritable(key: str, folder: Path) -> Iterator[str]:
+    nearest = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        yield f"{key} = {folder}: this user cannot write there ({nearest}); create it, or name another"

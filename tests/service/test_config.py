@@ -1,0 +1,76 @@
+"""Configuration: precedence, and what a person is told when it is wrong."""
+
+from pathlib import Path
+
+import pytest
+
+from graynode.service.config import Config, ConfigError, load, parse
+from graynode.service.config_check import find_problems
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"agnt": {}}, ("unknown key agnt", "did you mean agent?")),
+        ({"agent": {"bach_s": 1}}, ("unknown key agent.bach_s = 1", "did you mean batch_s?")),
+        ({"agent": {"zzz": 1}}, ("unknown key agent.zzz", "known: batch_s")),
+        ({"agent": {"batch_s": "soon"}}, ("agent.batch_s = 'soon'", "expected `float`")),
+        ({"agent": {"batch_s": -1}}, ("agent.batch_s = -1", "> 0")),
+        ({"bus": {"kind": "kafak"}}, ("bus.kind = 'kafak'", "allowed are spool, kafka")),
+        ({"bus": {"kafka": {"mechanism": "MD5"}}}, ("bus.kafka.mechanism = 'MD5'", "SCRAM-SHA-512")),
+        ({"cluster": "a b"}, ("cluster = 'a b'",)),
+        ({"respond": {"webhooks": {"x": {"url": "http://h"}}}}, ("secret_file",)),
+        ({"detect": 3}, ("detect = 3",)),
+    ],
+)
+def test_wrong_setting(settings: dict[str, object], words: tuple[str, ...]) -> None:
+    """A wrong key or value is refused with the key, what was given and what is allowed."""
+    with pytest.raises(ConfigError) as caught:
+        parse(settings, "graynode.toml")
+    assert str(caught.value).startswith("graynode.toml: ")
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_flag_over_environment_over_file_over_default(tmp_path: Path) -> None:
+    """The nearest source wins, and every one is typed."""
+    file = tmp_path / "g.toml"
+    file.write_text("[agent]\nbatch_s = 2\ndeadline_s = 3\n")
+    env = {"GRAYNODE_AGENT__BATCH_S": "4", "GRAYNODE_AGENT__DEADLINE_S": "5", "PATH": "/bin"}
+    config = load(file, {"agent.batch_s": 6, "lake.path": None}, env)
+    assert (config.agent.batch_s, config.agent.deadline_s) == (6, 5)
+    assert load(file, {}, {}).agent.batch_s == 2
+    assert config.lake.path == Config().lake.path
+
+
+@pytest.mark.parametrize("text", ["[agent", "\xff\xfe"])
+def test_file_that_is_not_toml(tmp_path: Path, text: str) -> None:
+    """A broken file is named, with what is wrong in it."""
+    file = tmp_path / "g.toml"
+    file.write_bytes(text.encode("latin-1"))
+    with pytest.raises(ConfigError, match="not TOML"):
+        load(file, {}, {})
+
+
+def test_file_that_is_absent(tmp_path: Path) -> None:
+    """A named file that is not there is an error, with the way out."""
+    with pytest.raises(ConfigError, match="--config"):
+        load(tmp_path / "none.toml", {}, {})
+
+
+def test_folder_below_a_file_is_a_problem(tmp_path: Path) -> None:
+    """``config check`` finds a folder that can never be made and a secret that is not there."""
+    (tmp_path / "file").write_text("")
+    config = parse(
+        {
+            "agent": {"state_dir": str(tmp_path / "file" / "state")},
+            "bus": {"spool_dir": str(tmp_path / "bus")},
+            "lake": {"path": str(tmp_path / "lake")},
+            "respond": {"webhooks": {"ops": {"url": "https://h", "secret_file": str(tmp_path / "none")}}},
+        },
+        "g",
+    )
+    problems = list(find_problems(config))
+    assert len(problems) == 2
+    assert problems[0].startswith("respond.webhooks.ops.secret_file")
+    assert problems[1].startswith("agent.state_dir")
