@@ -28,7 +28,9 @@ class LogFile:
         self._fd = -1
         self._pending = b""
         self._skipping = False
+        self._at_end = False
         self._idle_since: float | None = None
+        self._idle_length = 0
         self._tail = b""
         self._offset = 0  # of what has been given as lines; what is pending comes after it
         self._known: tuple[int, int] | None = None
@@ -42,7 +44,7 @@ class LogFile:
         if self._fd < 0:
             self._open()
         found = list(self._read(limit))
-        if sum(map(len, found)) < limit and self._replaced():
+        if self._at_end and self._replaced():
             found.extend(self._finish())
             self._begin(self.path)
             found.extend(self._read(limit))
@@ -102,10 +104,11 @@ class LogFile:
 
     def _read(self, limit: int) -> Iterator[bytes]:
         self._check_same()
-        taken = 0
+        taken, self._at_end = 0, False
         while taken < limit:
             chunk = os.pread(self._fd, min(1 << 16, limit - taken), self._offset + len(self._pending))
             if not chunk:
+                self._at_end = True
                 return
             taken += len(chunk)
             yield from self._split(chunk)
@@ -154,14 +157,9 @@ class LogFile:
             self._pending = b""
 
     def _idle(self, now_s: float, *, grown: bool) -> Iterator[bytes]:
-        if grown or not self._pending:
-            self._idle_since = None
-        if self._pending and self._idle_since is None:
-            self._idle_since = now_s
-            self._idle_length = len(self._pending)
-        elif self._pending and len(self._pending) != self._idle_length:
+        if grown or len(self._pending) != self._idle_length or self._idle_since is None:
             self._idle_since, self._idle_length = now_s, len(self._pending)
-        elif self._pending and self._idle_since is not None and now_s - self._idle_since >= _IDLE_S:
+        elif self._pending and now_s - self._idle_since >= _IDLE_S:
             yield from self._finish()
 
 

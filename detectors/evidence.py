@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any, Final
 
 import msgspec
+
 from graynode.pipeline.schema import SEVERITIES
 
 Finding = Mapping[str, Any]

@@ -25,6 +25,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 import msgspec
+
 from graynode.detectors import evidence as ev
 from graynode.detectors.advice import ADVICE
 from graynode.pipeline.schema import stable_id
@@ -63,7 +64,8 @@ class _Case:
 
     @property
     def latest(self) -> datetime:
-        return max(e["last"] for e in self.entries)
+        latest: datetime = max(e["last"] for e in self.entries)
+        return latest
 
 
 class Incidents:

@@ -307,9 +307,7 @@ class _Writing:
             commit_properties=CommitProperties(
                 custom_metadata={_COMMIT: name}, app_transactions=transactions or None, max_commit_retries=15
             ),
-            post_commithook_properties=PostCommitHookProperties(
-                create_checkpoint=True, cleanup_expired_logs=False
-            ),
+            post_commithook_properties=PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False),
         )
         self._commits += 1
 
@@ -374,9 +372,7 @@ def _grown(opened: DeltaTable, table: str) -> DeltaTable:
         opened.alter.add_columns([field for field in wanted if field.name not in have])
     text = opened.metadata().configuration.get(VERSION_KEY, "0.0")
     if _older(text):
-        opened.alter.set_table_properties(
-            {VERSION_KEY: f"{VERSION[0]}.{VERSION[1]}"}, raise_if_not_exists=False
-        )
+        opened.alter.set_table_properties({VERSION_KEY: f"{VERSION[0]}.{VERSION[1]}"}, raise_if_not_exists=False)
     return opened
 
 

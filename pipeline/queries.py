@@ -97,8 +97,8 @@ class Queries:
                     f"QUALIFY row_number() OVER (PARTITION BY {key} ORDER BY {order} DESC) = 1"
                 )
 
-    def ask(self, sql: str) -> duckdb.DuckDBPyConnection:
-        """The answer of one statement as a cursor. ``QueryError`` where it is wrong or would change anything."""
+    def ask(self, sql: str) -> duckdb.DuckDBPyRelation:
+        """The answer of one statement, not yet fetched. ``QueryError`` where it is wrong or would change anything."""
         self.refresh()
         cursor = self._connection.cursor()
         try:
@@ -107,7 +107,7 @@ class Queries:
                 raise QueryError(f"one statement at a time, please; this is {len(statements)}")
             if statements[0].type not in _ALLOWED:
                 raise QueryError(f"the lake is read-only: {statements[0].type.name} is refused")
-            return cursor.execute(statements[0])
+            return cursor.sql(statements[0].query)
         except duckdb.Error as error:
             raise QueryError(str(error)) from error
 

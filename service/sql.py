@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
 
 import duckdb
 import pyarrow as pa
@@ -14,9 +14,13 @@ from graynode.pipeline.queries import Queries, QueryError
 from graynode.service.config import Config
 from graynode.service.wiring import make_lake
 
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
 Format = Literal["table", "csv", "json", "parquet"]
 FORMATS: Final = ("table", "csv", "json", "parquet")
 _SHOWN_ROWS: Final = 1000
+_WIDE_COLUMNS: Final = 24
 _HELP: Final = """\
 One statement, ended by a semicolon. Every table is a view; TABLE(since, until) reads only those days, for example
   SELECT node, max(temp_c_max) FROM gpu_30s(now() - INTERVAL 1 HOUR, now()) GROUP BY node ORDER BY 2 DESC;
@@ -53,32 +57,25 @@ def _once(queries: Queries, command: str, fmt: Format, output: Path | None) -> i
     return 0
 
 
-def _to_parquet(answer: duckdb.DuckDBPyConnection, output: Path | None) -> int:
+def _to_parquet(answer: duckdb.DuckDBPyRelation, output: Path | None) -> int:
     if output is None:
         print("graynode sql: --format parquet needs --output FILE", file=sys.stderr)
         return 1
     import pyarrow.parquet as pq
 
-    reader = _batches(answer)
+    reader = answer.to_arrow_reader(100_000)
     with pq.ParquetWriter(output, reader.schema, compression="zstd") as writer:
         for batch in reader:
             writer.write_batch(batch)
     return 0
 
 
-def _batches(answer: duckdb.DuckDBPyConnection) -> pa.RecordBatchReader:
-    reader = answer.to_arrow_reader(100_000)
-    if reader is None:
-        raise QueryError("the statement gives no rows")
-    return reader
-
-
-def write(answer: duckdb.DuckDBPyConnection, fmt: Format, sink: TextIO) -> None:
+def write(answer: duckdb.DuckDBPyRelation, fmt: Format, sink: TextIO) -> None:
     """Write an answer as a table for a person, CSV or JSON lines."""
     if fmt == "table":
         _as_table(answer, sink)
         return
-    reader = _batches(answer)
+    reader = answer.to_arrow_reader(100_000)
     put = _csv(reader.schema, sink) if fmt == "csv" else _json(sink)
     for batch in reader:
         put(batch)
@@ -99,20 +96,36 @@ def _json(sink: TextIO) -> Callable[[pa.RecordBatch], None]:
     return lambda batch: sink.writelines(encode(row).decode() + "\n" for row in batch.to_pylist())
 
 
-def _as_table(answer: duckdb.DuckDBPyConnection, sink: TextIO) -> None:
+def _as_table(answer: duckdb.DuckDBPyRelation, sink: TextIO) -> None:
     from rich.console import Console
+
+    rows = answer.limit(_SHOWN_ROWS + 1).fetchall()
+    console = Console(file=sink, width=None if sink.isatty() else 32_000)
+    lay_out = _records if len(answer.columns) > _WIDE_COLUMNS else _grid
+    console.print(lay_out(answer.columns, rows[:_SHOWN_ROWS]))
+    more = f"more than {_SHOWN_ROWS} rows; LIMIT, or --format csv" if len(rows) > _SHOWN_ROWS else f"{len(rows)} rows"
+    console.print(f"({more})", style="dim")
+
+
+def _grid(names: list[str], rows: list[tuple[Any, ...]]) -> RenderableType:
     from rich.markup import escape
     from rich.table import Table as Grid
 
-    names = [column[0] for column in answer.description or ()]
-    rows = answer.fetchmany(_SHOWN_ROWS + 1)
     grid = Grid(*(escape(name) for name in names), box=None, header_style="bold", pad_edge=False)
-    for row in rows[:_SHOWN_ROWS]:
+    for row in rows:
         grid.add_row(*(escape(_cell(value)) for value in row))
-    console = Console(file=sink, width=None if sink.isatty() else 32_000)
-    console.print(grid)
-    more = f"more than {_SHOWN_ROWS} rows; LIMIT, or --format csv" if len(rows) > _SHOWN_ROWS else f"{len(rows)} rows"
-    console.print(f"({more})", style="dim")
+    return grid
+
+
+def _records(names: list[str], rows: list[tuple[Any, ...]]) -> RenderableType:
+    """A wide answer row by row, a line a column, nulls left out: three hundred columns fit no screen."""
+    from rich.console import Group
+
+    parts: list[RenderableType] = []
+    for number, row in enumerate(rows, 1):
+        held = [(name, value) for name, value in zip(names, row, strict=True) if value is not None]
+        parts += [f"── row {number}, {len(held)} of {len(row)} columns not null", _grid(["column", "value"], held)]
+    return Group(*parts)
 
 
 def _cell(value: Any) -> str:  # noqa: ANN401 (whatever SQL gives)
@@ -122,7 +135,7 @@ def _cell(value: Any) -> str:  # noqa: ANN401 (whatever SQL gives)
         return f"{value:.6g}"
     if hasattr(value, "isoformat") and hasattr(value, "hour"):
         return str(value.isoformat(sep=" ", timespec="seconds").removesuffix("+00:00"))
-    return "".join(c if c.isprintable() else "�" for c in str(value))
+    return "".join(c if c.isprintable() or c == "\n" else "�" for c in str(value))
 
 
 def _prompt(queries: Queries) -> int:

@@ -71,3 +71,11 @@ def test_completion_knows_the_columns_of_named_tables(queries: Queries) -> None:
     assert "load1" in words("SELECT lo FROM host", 9)
     assert "gpu_30s" in words("SELECT * FROM gpu_")
     assert ".schema" in words(".sch")
+
+
+def test_wide_answer_is_shown_row_by_row(queries: Queries) -> None:
+    """More columns than a screen has are shown as records, nulls left out."""
+    shown = answer(queries, "table", "SELECT * FROM host WHERE load1 IS NOT NULL")
+    assert "row 1, 5 of" in shown
+    assert "load1" in shown
+    assert "swap_used_bytes" not in shown
