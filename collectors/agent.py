@@ -154,12 +154,19 @@ class Agent:
 
     def _end(self, why: str) -> bool:
         until = self._clock.monotonic() + _GRACE_S
-        for worker in self.workers:
-            worker.stop()
-        left = [w.name for w in self.workers if not w.join(max(0.0, until - self._clock.monotonic()))]
+        left = [w.name for w in self.workers if not w.wait_idle(max(0.0, until - self._clock.monotonic()))]
         if left:
             _log.warning("collectors still hang in their source; they end with the process", collectors=left)
         self._tell("agent_stop", f"agent stopped: {why}", epoch=self._epoch, rounds=self.rounds, hanging=left)
         sent = self._carrier.close(_FLUSH_S)
+        if sent:
+            # Only now: closing a source keeps its position, and what is lost here must be read again.
+            self._close(until)
         _log.info("agent stopped", why=why, rounds=self.rounds, sent=self.outbox.sent.messages)
         return sent
+
+    def _close(self, until: float) -> None:
+        for worker in self.workers:
+            worker.stop()
+        for worker in self.workers:
+            worker.join(max(0.5, until - self._clock.monotonic()))

@@ -24,6 +24,8 @@ _RUN: Final = 0.8
 """Share of its asked time that a job runs on average: those that fail or are cancelled end half-way."""
 _HEAD_WAITS_S: Final = 3600.0
 """A large job that has waited this long at the head is no longer passed by smaller ones."""
+_BACKFILL: Final = 32
+"""So many waiting jobs are looked at when GPUs come free."""
 _REPAIR_S: Final = 600.0
 """A node whose GPU was lost takes work again this long after its reboot began."""
 
@@ -171,7 +173,7 @@ class _Placing:
     def _place(self, now: float) -> None:
         waiting: deque[_Asked] = deque()
         head_blocks = False
-        while self._queue:
+        while self._queue and len(waiting) < _BACKFILL:
             asked = self._queue.popleft()
             gpus = None if head_blocks or asked.queued > now else self._find(asked)
             if gpus is None:
@@ -179,7 +181,7 @@ class _Placing:
                 waiting.append(asked)
             else:
                 self._start(asked, gpus, now)
-        self._queue = waiting
+        self._queue.extendleft(reversed(waiting))
 
     def _find(self, asked: _Asked) -> tuple[int, ...] | None:
         usable = self._free & (self._closed == 0)[:, None]

@@ -19,8 +19,8 @@ ALL_LINKS: Final = 0xFFFFFFFF
 class Call:
     """A function of pynvml (or, with ``@``, of ``nvml_calls``) and the fields that its result fills.
 
-    ``pick`` names attributes or places of the result, field by field; empty means the result itself. ``sampled``
-    marks calls that take some 20 ms by design: they come last in a round and say nothing about latency.
+    ``pick`` names attributes or places of the result, field by field; empty means the result itself. ``wide``: the
+    results have 64 bits, which decides what their blank is. ``sampled`` marks calls that take some 20 ms by design: they come last in a round and say nothing about latency.
     """
 
     function: str
@@ -28,6 +28,7 @@ class Call:
     args: tuple[int, ...] = ()
     pick: tuple[str | int, ...] = ()
     how: How = "as_is"
+    wide: bool = False
     instead: Call | None = None
     sampled: bool = False
 
@@ -45,6 +46,10 @@ class FieldValue:
 
 def _one(field: str, function: str, *args: int, how: How = "as_is", instead: Call | None = None) -> Call:
     return Call(function, (field,), args, how=how, instead=instead)
+
+
+def _wide(field: str, function: str, *args: int, instead: Call | None = None) -> Call:
+    return Call(function, (field,), args, wide=True, instead=instead)
 
 
 _MEMORY: Final = ("mem_total_bytes", "mem_free_bytes", "mem_used_bytes", "mem_reserved_bytes")

@@ -195,3 +195,7 @@ def version() -> None:
 def main() -> None:
     """Entry point of the ``graynode`` command."""
     app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""Growth of error counters: is this hour-by-hour record of errors more than this entity and its fleet explain?
+
+Counted are error-hours, hours in which the counter grew, per powered hour: errors come in bursts (94 % of gaps
+between corrected errors are under an hour, and one GPU once gave 112,656 in a day), so lines and raw counts mean
+little. Rates over a fleet are Gamma distributed (most GPUs never show one, a few often do), so the last day's count
+given the entity's own history is negative binomial, and its upper tail is the p-value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from graynode.detectors.conformal import negative_binomial_tail
+from graynode.detectors.frames import Bools, Floats
+from graynode.detectors.memory import Arrays
+
+HOURS: Final = 24
+_FLEET_HOURS: Final = 5_000.0
+_FLEET_ENTITIES: Final = 5
+"""With less history than this the fleet's own fit would be a guess, and the shipped prior stands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """Gamma(shape, rate) of error-hours per hour over entities."""
+
+    shape: float
+    rate_h: float
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """``count`` error-hours in ``exposure_h`` hours of the last day, against ``history`` of them in ``history_h``."""
+
+    count: Floats
+    exposure_h: Floats
+    history: Floats
+    history_h: Floats
+    p: Floats
+    since_s: Floats
+    first_ever: Bools
+
+
+def columns() -> tuple[str, ...]:
+    """Names under which an entity's record is remembered."""
+    rings = [f"{kind}.{h}" for kind in ("hits", "powered") for h in range(HOURS)]
+    return ("hour", "past_hits", "past_powered", *rings)
+
+
+def advance(memory: Arrays, grew: Floats, powered_h: Floats, now_s: Floats, prior: Prior) -> Growth:
+    """Count this window in, in place. ``grew`` is 1 or 0, NaN where the counter's growth is unknown."""
+    hits, powered = _ring(memory, "hits"), _ring(memory, "powered")
+    hour = np.floor(now_s / 3600.0)
+    past_hits, past_powered = np.nan_to_num(memory["past_hits"]), np.nan_to_num(memory["past_powered"])
+    gone = _gone(memory["hour"], hour)
+    past_hits += ((hits > 0) & gone).sum(axis=1)
+    past_powered += np.where(gone, powered, 0.0).sum(axis=1)
+    hits, powered = np.where(gone, 0.0, hits), np.where(gone, 0.0, powered)
+    known = ~np.isnan(grew)
+    here = (np.arange(HOURS) == (hour % HOURS)[:, None]) & known[:, None]
+    hits += np.where(here, np.nan_to_num(grew)[:, None], 0.0)
+    powered += np.where(here, powered_h[:, None], 0.0)
+    memory.update(hour=hour, past_hits=past_hits, past_powered=past_powered)
+    for h in range(HOURS):
+        memory[f"hits.{h}"], memory[f"powered.{h}"] = hits[:, h], powered[:, h]
+    return _judge(hits, powered, past_hits, past_powered, hour, prior)
+
+
+def fitted(history: Floats, history_h: Floats, prior: Prior) -> Prior:
+    """The fleet's own Gamma by moments, or ``prior`` where the fleet has not enough history."""
+    total, hours = float(history.sum()), float(history_h.sum())
+    if hours < _FLEET_HOURS or int((history > 0).sum()) < _FLEET_ENTITIES:
+        return prior
+    expected = total / hours * history_h
+    beyond_poisson = float(((history - expected) ** 2 - expected).sum())
+    shape = float((expected**2).sum()) / beyond_poisson if beyond_poisson > 0 else 5.0
+    shape = min(max(shape, 0.02), 5.0)
+    return Prior(shape, shape * hours / total)
+
+
+def _judge(
+    hits: Floats, powered: Floats, past_hits: Floats, past_powered: Floats, hour: Floats, prior: Prior
+) -> Growth:
+    count, exposure = (hits > 0).sum(axis=1).astype(np.float64), powered.sum(axis=1)
+    law = fitted(past_hits, past_powered, prior)
+    p = negative_binomial_tail(count, law.shape + past_hits, law.rate_h + past_powered, exposure)
+    age = (hour[:, None] - np.arange(HOURS)) % HOURS
+    oldest = np.where(hits > 0, age, -1.0).max(axis=1, initial=-1.0)
+    since = np.where(oldest >= 0, (hour - oldest) * 3600.0, np.nan)
+    return Growth(count, exposure, past_hits, past_powered, p, since, (past_hits == 0) & (count == 1))
+
+
+def _ring(memory: Arrays, kind: str) -> Floats:
+    return np.nan_to_num(np.column_stack([memory[f"{kind}.{h}"] for h in range(HOURS)]))
+
+
+def _gone(before: Floats, hour: Floats) -> Bools:
+    """Which slots of the ring belong to hours that are a day old or more by now."""
+    passed = np.where(np.isnan(before), 0.0, np.clip(hour - before, 0.0, HOURS))
+    last = np.where(np.isnan(before), 0.0, before)
+    offset = (np.arange(HOURS) - (last[:, None] + 1.0)) % HOURS
+    return np.asarray(offset < passed[:, None], dtype=np.bool_)
