@@ -21,6 +21,7 @@ import structlog
 from graynode.collectors.base import CADENCES_S, Collector, Machine
 from graynode.collectors.batch import Batcher, Misfits
 from graynode.collectors.carrier import Carrier
+from graynode.collectors.health import Health
 from graynode.collectors.outbox import Outbox
 from graynode.collectors.schedule import Schedule
 from graynode.collectors.worker import Worker
@@ -71,6 +72,7 @@ class Agent:
         settings: Settings | None = None,
         driver_load: Callable[[], int | None] = lambda: None,
         clock: Clock | None = None,
+        health: Health | None = None,
     ) -> None:
         self._machine, self._epoch = machine, epoch
         self._settings, self._clock = settings or Settings(), clock or Clock()
@@ -78,6 +80,8 @@ class Agent:
         batcher = Batcher(machine, epoch, driver_load=driver_load, now=self._clock.now, misfits=self.misfits)
         self._carrier = Carrier(batcher, self.outbox, self._settings.batch_s, self._clock.monotonic)
         self.workers = [Worker(c, self._carrier.add, self._clock.monotonic) for c in collectors]
+        self._health = health or Health(self._clock.monotonic)
+        self._health.workers = self.workers
         self.stuck: set[str] = set()
         """Collectors whose round runs beyond the deadline."""
         self._told = 0
@@ -121,6 +125,7 @@ class Agent:
     def _round(self, due: frozenset[int]) -> None:
         ts = self._clock.now()
         self.rounds += 1
+        self._health.due = due
         for worker in self.workers:
             worker.offer(ts, due)
         self._watch()

@@ -102,7 +102,7 @@ class Fault:
     start: float
     end: float
     size: float
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict, hash=False)
     natural: bool = False
 
     def active(self, t: float) -> bool:
@@ -153,7 +153,7 @@ def _wanted(told: Any, where: str, now: datetime | None) -> Wanted:  # noqa: ANN
     if not isinstance(told, Mapping):
         raise FaultsError(f"{where}: {told!r} is not a table; write [[fault]] and its keys below")
     name = told.get("kind")
-    if name not in KINDS:
+    if not isinstance(name, str) or name not in KINDS:
         raise FaultsError(f"{where}: kind = {name!r}: {_one_of(name, KINDS)}")
     kind = KINDS[name]
     where = f"{where} ({name})"
@@ -205,7 +205,9 @@ def _duration(told: Any, where: str) -> float:  # noqa: ANN401
 
 def _number(told: Any, key: str, where: str, lo: float, hi: float, meaning: str = "") -> float:  # noqa: ANN401
     if isinstance(told, bool) or not isinstance(told, int | float) or not lo <= told <= hi:
-        raise FaultsError(f"{where}: {key} = {told!r}: a number from {lo:g} to {hi:g}" + (f" ({meaning})" if meaning else ""))
+        raise FaultsError(
+            f"{where}: {key} = {told!r}: a number from {lo:g} to {hi:g}" + (f" ({meaning})" if meaning else "")
+        )
     return float(told)
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+
 from graynode.collectors.faults import Fault
 from graynode.collectors.fleet_noise import generator
 

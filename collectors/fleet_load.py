@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+
 from graynode.collectors.faults import Fault
 from graynode.collectors.fleet_jobs import WORKS, Job
 from graynode.collectors.fleet_noise import Array, normal, uniform
@@ -22,6 +23,7 @@ from graynode.collectors.fleet_steps import Steps
 BOOST_MHZ: Final = 1980.0
 IDLE_MHZ: Final = 345.0
 LIMIT_W: Final = 700.0
+HBM_BYTES: Final = 85_520_809_984
 _IDLE_W: Final = 75.0
 _WAITING: Final = 0.55
 """Power of a rank that spins in a collective, as a share of its power at work: a stated guess."""

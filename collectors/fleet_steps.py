@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
+
 from graynode.collectors.fleet_noise import Array
 
 SPAN: Final = float(1 << 32)
@@ -25,6 +26,7 @@ class Steps:
 
     def __init__(self, entity: Array, start: Array, columns: Mapping[str, Array]) -> None:
         order = np.lexsort((start, entity))
+        self.entity: Array = np.asarray(entity)[order]
         self.start: Array = np.asarray(start, np.float64)[order]
         self._keys: Array = np.asarray(entity, np.float64)[order] * SPAN + self.start
         self.columns = {name: np.asarray(column)[order] for name, column in columns.items()}

@@ -4,38 +4,37 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from graynode.collectors.worker import Worker
 
-_SLOW_S: Final = 9.5
-"""Process figures have the 10 s class; half a second of slack, so that every tenth round gets them."""
 _TICK: Final = os.sysconf("SC_CLK_TCK")
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
-Probe = Callable[[], dict[str, Any]]
-"""Gives fields of table ``host`` that one part knows: nvml, kernel_log, the spool."""
+Probe = Callable[[frozenset[int]], dict[str, Any]]
+"""Given the classes that are due, gives fields of table ``host`` that one part knows: nvml, the spool, …"""
 
 
 class Health:
-    """Callable by the host collector once a round; amounts are those since the previous call."""
+    """Callable by the host collector once a round; amounts are those since the previous call.
+
+    ``probes`` are parts to ask; ``workers`` and ``due`` are set by the agent, the latter at every round.
+    """
 
     def __init__(self, monotonic: Callable[[], float], proc: Path = Path("/proc")) -> None:
         self._monotonic, self._proc = monotonic, proc
-        self._workers: Sequence[Worker] = ()
-        self._probes: tuple[Probe, ...] = ()
+        self.workers: Sequence[Worker] = ()
+        self.due: frozenset[int] = frozenset()
+        self.probes: list[Probe] = []
         self._before = (0, 0, 0, 0)
-        self._cpu_s, self._cpu_at = 0.0, float("-inf")
-
-    def watch(self, workers: Sequence[Worker], probes: Iterable[Probe] = ()) -> None:
-        """Whom to ask."""
-        self._workers, self._probes = workers, tuple(probes)
+        self._cpu_s: float | None = None
+        self._cpu_at = 0.0
 
     def __call__(self) -> dict[str, Any]:
-        """The fields known now; those of the 10 s class at most every 10 s."""
-        totals = [w.tally for w in self._workers]
+        """The fields known now; what is dear to read only in rounds that want it."""
+        totals = [w.tally for w in self.workers]
         now = (
             sum(t.expected for t in totals),
             sum(t.taken for t in totals),
@@ -46,19 +45,18 @@ class Health:
         fields: dict[str, Any] = {n: a - b for n, a, b in zip(names, now, self._before, strict=True)}
         self._before = now
         # a round that hangs has not ended: it counts as far as it has come
-        fields["collect_max_ms"] = max((max(w.take_max_ms(), w.busy_s() * 1e3) for w in self._workers), default=None)
-        fields |= self._process()
-        for probe in self._probes:
-            fields |= probe()
+        fields["collect_max_ms"] = max((max(w.take_max_ms(), w.busy_s() * 1e3) for w in self.workers), default=None)
+        if 10 in self.due:
+            fields |= self._process()
+        for probe in self.probes:
+            fields |= probe(self.due)
         return fields
 
     def _process(self) -> dict[str, Any]:
-        now = self._monotonic()
-        if now - self._cpu_at < _SLOW_S:
-            return {}
         cpu_s, rss = process_tree(self._proc)
+        now = self._monotonic()
         fields: dict[str, Any] = {"agent_rss_bytes": rss}
-        if self._cpu_at > float("-inf"):
+        if self._cpu_s is not None and now > self._cpu_at:
             fields["agent_cpu_percent"] = 100 * (cpu_s - self._cpu_s) / (now - self._cpu_at)
         self._cpu_s, self._cpu_at = cpu_s, now
         return fields

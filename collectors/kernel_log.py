@@ -34,7 +34,7 @@ class KernelLog:
 
     ``path`` and ``format`` as in the configuration (``agent.kmsg``, ``agent.kernel_log_format``); ``zone`` is that of
     log times without one, ``None`` this machine's. ``clock`` and ``monotonic`` tell when records since boot were
-    written. Where reading stands is kept in ``machine.state_dir`` once what was read is ``settle_s`` old, and at
+    written; ``read`` reads the device. Where reading stands is kept in ``machine.state_dir`` once what was read is ``settle_s`` old, and at
     ``close``: an agent that is killed before its rows were sent reads them again, under the same ids.
     """
 
@@ -51,9 +51,11 @@ class KernelLog:
         monotonic: Callable[[], float] = time.monotonic,
         zone: tzinfo | None = None,
         settle_s: float = 30.0,
+        read: Callable[[int, int], bytes] = os.read,
     ) -> None:
         self._machine, self._path, self._format = machine, path, format
         self._clock, self._monotonic, self._zone, self._settle_s = clock, monotonic, zone, settle_s
+        self._read = read
         self._state = StateFile(machine.state_dir / "kernel_log.json")
         kept = self._state.load()
         own = kept if kept.get("path") == str(path) and kept.get("format") == format else {}
@@ -96,7 +98,7 @@ class KernelLog:
     def _open(self) -> None:
         try:
             if stat.S_ISCHR(self._path.stat().st_mode):
-                self._device = KmsgDevice(self._path)
+                self._device = KmsgDevice(self._path, self._read)
                 if self._position.get("boot_id") != self._machine.boot_id:
                     self._context = Context()  # a GPU may have been swapped while the power was off
             else:

@@ -20,7 +20,8 @@ class Call:
     """A function of pynvml (or, with ``@``, of ``nvml_calls``) and the fields that its result fills.
 
     ``pick`` names attributes or places of the result, field by field; empty means the result itself. ``wide``: the
-    results have 64 bits, which decides what their blank is. ``sampled`` marks calls that take some 20 ms by design: they come last in a round and say nothing about latency.
+    results have 64 bits, which decides what their blank is. ``sampled`` marks calls that take some 20 ms by
+    design: they come last in a round and say nothing about latency.
     """
 
     function: str
@@ -70,31 +71,39 @@ _POLICIES: Final = (
     ("app_clocks", 10), ("base_clocks", 11),
 )  # fmt: skip
 
-PROCESSES: Final = Call(
-    "@count_processes", ("processes",), (3,), instead=Call("@count_processes", ("processes",), (2,))
-)
+PROCESSES: Final = _one("processes", "@count_processes", 3, instead=_one("processes", "@count_processes", 2))
 MEMORY: Final = Call(
-    "@memory_v2", _MEMORY, pick=("total", "free", "used", "reserved"),
-    instead=Call("nvmlDeviceGetMemoryInfo", _MEMORY[:3], pick=("total", "free", "used")),
+    "@memory_v2", _MEMORY, pick=("total", "free", "used", "reserved"), wide=True,
+    instead=Call("nvmlDeviceGetMemoryInfo", _MEMORY[:3], pick=("total", "free", "used"), wide=True),
 )  # fmt: skip
+_REMAPS: Final = ("row_remaps_correctable", "row_remaps_uncorrectable", "row_remap_pending", "row_remap_failed")
+_BANKS: Final = ("max", "high", "partial", "low", "none")
 
 CALLS: Final[tuple[Call, ...]] = (
     _one("sm_clock_mhz", "nvmlDeviceGetClockInfo", 1),
     _one("mem_clock_mhz", "nvmlDeviceGetClockInfo", 2),
-    _one("clock_event_reasons", "nvmlDeviceGetCurrentClocksEventReasons",
-         instead=_one("clock_event_reasons", "nvmlDeviceGetCurrentClocksThrottleReasons")),
+    _wide(
+        "clock_event_reasons", "nvmlDeviceGetCurrentClocksEventReasons",
+        instead=_wide("clock_event_reasons", "nvmlDeviceGetCurrentClocksThrottleReasons"),
+    ),
     _one("app_sm_clock_mhz", "nvmlDeviceGetApplicationsClock", 1),
     _one("app_mem_clock_mhz", "nvmlDeviceGetApplicationsClock", 2),
     _one("max_sm_clock_mhz", "nvmlDeviceGetMaxClockInfo", 1),
     _one("max_mem_clock_mhz", "nvmlDeviceGetMaxClockInfo", 2),
-    *(Call("nvmlDeviceGetViolationStatus", (f"violation_{name}_ns",), (policy,), ("violationTime",)) for name, policy in _POLICIES),
+    *(
+        Call("nvmlDeviceGetViolationStatus", (f"violation_{name}_ns",), (policy,), ("violationTime",), wide=True)
+        for name, policy in _POLICIES
+    ),
     _one("pstate", "nvmlDeviceGetPerformanceState"),
     _one("power_w", "nvmlDeviceGetPowerUsage", how="milli"),
     _one("power_limit_w", "nvmlDeviceGetPowerManagementLimit", how="milli"),
-    Call("nvmlDeviceGetPowerManagementLimitConstraints", ("power_limit_min_w", "power_limit_max_w"), pick=(0, 1), how="milli"),
+    Call(
+        "nvmlDeviceGetPowerManagementLimitConstraints", ("power_limit_min_w", "power_limit_max_w"),
+        pick=(0, 1), how="milli",
+    ),
     _one("power_limit_default_w", "nvmlDeviceGetPowerManagementDefaultLimit", how="milli"),
     _one("power_limit_enforced_w", "nvmlDeviceGetEnforcedPowerLimit", how="milli"),
-    _one("energy_mj", "nvmlDeviceGetTotalEnergyConsumption"),
+    _wide("energy_mj", "nvmlDeviceGetTotalEnergyConsumption"),
     _one("temp_c", "nvmlDeviceGetTemperatureV", 0, instead=_one("temp_c", "nvmlDeviceGetTemperature", 0)),
     _one("temp_margin_c", "nvmlDeviceGetMarginTemperature"),
     _one("temp_shutdown_c", "nvmlDeviceGetTemperatureThreshold", 0),
@@ -108,23 +117,27 @@ CALLS: Final[tuple[Call, ...]] = (
     _one("pcie_gen_max", "nvmlDeviceGetMaxPcieLinkGeneration"),
     _one("pcie_width_max", "nvmlDeviceGetMaxPcieLinkWidth"),
     _one("pcie_replays", "nvmlDeviceGetPcieReplayCounter"),
-    Call("@nvlink_states", ("nvlink_links_active", "nvlink_links_inactive", "nvlink_links_sleep"), pick=(0, 1, 2)),
+    Call("@nvlink_states", tuple(f"nvlink_links_{n}" for n in ("active", "inactive", "sleep")), pick=(0, 1, 2)),
     Call("@c2c", ("c2c_links", "c2c_links_up", "c2c_max_bw_mb_per_s"), pick=(0, 1, 2)),
     Call("nvmlDeviceGetEccMode", ("ecc_mode", "ecc_mode_pending"), pick=(0, 1)),
-    *(_one(f"ecc_{kind}_{scope}", "nvmlDeviceGetTotalEccErrors", k, s) for kind, k in _ERROR_KINDS for scope, s in _SCOPES),
     *(
-        _one(f"ecc_{kind}_{scope}_{place}", "nvmlDeviceGetMemoryErrorCounter", k, s, p)
+        _wide(f"ecc_{kind}_{scope}", "nvmlDeviceGetTotalEccErrors", k, s)
+        for kind, k in _ERROR_KINDS for scope, s in _SCOPES
+    ),
+    *(
+        _wide(f"ecc_{kind}_{scope}_{place}", "nvmlDeviceGetMemoryErrorCounter", k, s, p)
         for place, p in _PLACES for scope, s in _SCOPES for kind, k in _ERROR_KINDS
     ),
     _one("sram_threshold_exceeded", "@sram_exceeded"),
     _one("retired_pages_sbe", "@count_retired_pages", 0),
     _one("retired_pages_dbe", "@count_retired_pages", 1),
     _one("retired_pages_pending", "nvmlDeviceGetRetiredPagesPendingStatus"),
-    Call("nvmlDeviceGetRemappedRows", ("row_remaps_correctable", "row_remaps_uncorrectable", "row_remap_pending", "row_remap_failed"), pick=(0, 1, 2, 3)),
-    Call("nvmlDeviceGetRowRemapperHistogram", tuple(f"bank_remap_{n}" for n in ("max", "high", "partial", "low", "none")),
-         pick=("max", "high", "partial", "low", "none")),
-    Call("@fabric_v2", ("fabric_state", "fabric_status", "fabric_health_mask"), pick=("state", "status", "healthMask"),
-         instead=Call("@fabric_v1", ("fabric_state", "fabric_status"), pick=("state", "status"))),
+    Call("nvmlDeviceGetRemappedRows", _REMAPS, pick=(0, 1, 2, 3)),
+    Call("nvmlDeviceGetRowRemapperHistogram", tuple(f"bank_remap_{n}" for n in _BANKS), pick=_BANKS),
+    Call(
+        "@fabric_v2", ("fabric_state", "fabric_status", "fabric_health_mask"), pick=("state", "status", "healthMask"),
+        instead=Call("@fabric_v1", ("fabric_state", "fabric_status"), pick=("state", "status")),
+    ),
     _one("persistence_mode", "nvmlDeviceGetPersistenceMode"),
     Call("nvmlDeviceGetMigMode", ("mig_mode",), pick=(0,)),
     PROCESSES,

@@ -50,12 +50,13 @@ class Change:
 def first_look(state: str, counters: Mapping[str, int | None], *, expected: bool) -> tuple[Seen, Change]:
     """A port of which nothing is known of before, or nothing that still counts (another boot).
 
-    ``expected`` says that it is known to have been active once: then being down now is an outage that begins now.
+    ``expected`` says that it is known to have been active once: then it is down from now on, but that is not told as
+    an event, because links train for seconds after a boot.
     """
     seen = Seen(state, dict(counters), None, expected or state == "active")
-    if seen.expected and state in DOWN:
-        return replace(seen, outage_s=0.0), Change(0.0, 0.0, 1, 0.0, went_down=True)
-    return seen, Change(0.0, 0.0, 0, 0.0) if seen.expected else Change()
+    if not seen.expected:
+        return seen, Change()
+    return replace(seen, outage_s=0.0 if state in DOWN else None), Change(0.0, 0.0, 0, 0.0)
 
 
 def next_look(before: Seen, state: str, counters: Mapping[str, int | None], elapsed_s: float) -> tuple[Seen, Change]:
@@ -64,6 +65,8 @@ def next_look(before: Seen, state: str, counters: Mapping[str, int | None], elap
         return Seen(state, dict(counters)), _ended(before, elapsed_s)
     if not before.expected:
         return first_look(state, counters, expected=False)
+    if state == "unknown":
+        return before, Change(None, before.outage_s, None, elapsed_s)
     if elapsed_s > GAP_S and not _nothing_happened(before, state, counters):
         return _after_gap(before, state, counters, elapsed_s)
     if before.outage_s is not None:
@@ -82,9 +85,11 @@ def flaps_between(before: Mapping[str, int | None], after: Mapping[str, int | No
 
 def _was_down(before: Seen, state: str, counters: Mapping[str, int | None], elapsed_s: float) -> tuple[Seen, Change]:
     outage = (before.outage_s or 0.0) + elapsed_s
-    if state in DOWN or state == "unknown":
+    if state in DOWN:
         return Seen(state, dict(counters), outage, expected=True), Change(elapsed_s, outage, 0, 0.0)
-    return Seen(state, dict(counters), None, expected=True), Change(elapsed_s, outage, 0, 0.0, came_up=True)
+    return Seen(state, dict(counters), None, expected=True), Change(
+        elapsed_s, outage, 0, 0.0, came_up=state == "active"
+    )
 
 
 def _ended(before: Seen, elapsed_s: float) -> Change:
@@ -104,14 +109,14 @@ def _after_gap(before: Seen, state: str, counters: Mapping[str, int | None], ela
         downs,
         elapsed_s,
         went_down=is_down and not was_down,
-        came_up=was_down and not is_down,
+        came_up=was_down and state == "active",
         flaps=0 if is_down or was_down else flaps,
     )
     return Seen(state, dict(counters), 0.0 if is_down else None, expected=True), change
 
 
 def _nothing_happened(before: Seen, state: str, counters: Mapping[str, int | None]) -> bool:
-    """Whether the counters prove that the port stayed as it was. No counter, or one that has stopped, proves nothing."""
+    """Whether the counters prove that the port stayed as it was. No counter, or a stopped one, proves nothing."""
     if (before.outage_s is not None) != (state in DOWN):
         return False
     proofs = [name for name in counters if counters[name] is not None and before.counters.get(name) is not None]

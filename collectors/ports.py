@@ -42,7 +42,7 @@ _NET_COUNTERS: Final[Mapping[str, str]] = {
 
 
 def ib_state(state: str | None, phys_state: str | None) -> str:
-    """Class of a port from the texts of ``state`` ("4: ACTIVE") and, where it is down, ``phys_state`` ("3: Disabled")."""
+    """Class of a port from the texts of ``state`` ("4: ACTIVE") and, where down, ``phys_state`` ("3: Disabled")."""
     found = _IB_STATES.get((state or "").partition(":")[0].strip(), "unknown")
     if found == "down":
         return _PHYS_IS_NOT_DOWN.get((phys_state or "").partition(":")[0].strip(), "down")
@@ -70,6 +70,7 @@ class RdmaPort:
 
     def __init__(self, device: Path, port: str, netdev: Path | None) -> None:
         self.link = f"{device.name}/{port}"
+        self.files: tuple[Path, Path | None] = (device, netdev)
         self._device, self._netdev = device, netdev
         self._at = device / "ports" / port
         self._state, self._phys = SysFile(self._at / "state"), SysFile(self._at / "phys_state")
@@ -95,7 +96,7 @@ class RdmaPort:
         row: dict[str, Any] = {name: file.number() for name, file in self._slow.items()}
         for name, file in self._words.items():
             words = file.number()
-            row[name] = words * 4 if words is not None else None
+            row[name] = words * 4 if words is not None and words < 2**61 else None
         phys = self._phys.text()
         return row | {"phys_state": (phys or "").partition(": ")[2] or phys, "rate_gbps": rate_gbps(self._rate.text())}
 
@@ -112,7 +113,6 @@ class RdmaPort:
             "serial": guid,
             "slot": _slot(self._device),
             "netdev": self._netdev.name if self._netdev else None,
-            "rate": text_of(self._at / "rate"),
         }
 
     def close(self) -> None:
@@ -132,6 +132,7 @@ class NetPort:
 
     def __init__(self, interface: Path) -> None:
         self.link = interface.name
+        self.files: tuple[Path, Path | None] = (interface, None)
         self._at = interface
         self._carrier, self._flags = SysFile(interface / "carrier"), SysFile(interface / "flags")
         self._speed, self._operstate = SysFile(interface / "speed"), SysFile(interface / "operstate")

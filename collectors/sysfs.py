@@ -10,6 +10,9 @@ _SIZE: Final = 4096
 """A sysfs attribute is at most a page."""
 
 
+_INT64_MAX: Final = 2**63 - 1
+
+
 class SysFile:
     """One attribute. A file that is not there, cannot be read now or is empty is ``None``, never an error.
 
@@ -38,12 +41,13 @@ class SysFile:
         return None
 
     def number(self) -> int | None:
-        """The content as a whole number, ``None`` if it is none."""
+        """The content as a whole number of 64 bits with sign, ``None`` if it is none."""
         text = self.text()
         try:
-            return int(text) if text else None
+            value = int(text) if text else None
         except ValueError:
             return None
+        return value if value is None or abs(value) <= _INT64_MAX else None
 
     def close(self) -> None:
         """Let go of the file; twice is as good as once."""

@@ -67,5 +67,14 @@ def strikes(before: Floats, bad: Bools, known: Bools) -> Floats:
     return np.where(~known, start, np.where(bad, start + 1.0, 0.0))
 
 
+def strike(memory: Arrays, signal: str, bad: Bools, known: Bools, now_s: Floats) -> tuple[Floats, Floats]:
+    """``strikes`` of a signal in ``memory`` (in place): the count, and since when it runs."""
+    count = strikes(memory[f"{signal}.strikes"], bad, known)
+    before = memory[f"{signal}.since"]
+    since = np.where(count > 0, np.where(np.isnan(before), now_s, before), np.nan)
+    memory.update({f"{signal}.strikes": count, f"{signal}.since": since})
+    return count, since
+
+
 def _restart(values: Floats, running: Bools) -> Floats:
     return np.where(running & ~np.isnan(values), values, 0.0)

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import ClassVar, Protocol, runtime_checkable
 
 import polars as pl
+
 from graynode.pipeline import schema
 
 FINDING_COLUMNS: tuple[str, ...] = schema.TABLES["finding"].names
@@ -67,7 +68,12 @@ class Detector(Protocol):
 
 @runtime_checkable
 class Learner(Protocol):
-    """A detector that can be primed with history before its first round."""
+    """A detector that can be primed with history before its first round.
+
+    ``reads`` names the columns, by table of ``Round``, that ``learn`` wants besides the keys.
+    """
+
+    reads: ClassVar[Mapping[str, tuple[str, ...]]]
 
     def learn(self, history: Round, state: State) -> State:
         """Learn what is normal from ``history``, a round whose frames hold many windows (told apart by ``ts``).

@@ -6,7 +6,7 @@ ever goes to the digest only: with 5 % of GPUs ever showing one, 10,000 GPUs giv
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import ClassVar, Final
 
 import numpy as np
@@ -34,6 +34,7 @@ class Ecc:
 
     name: ClassVar[str] = "ecc"
     version: ClassVar[int] = 1
+    reads: ClassVar[Mapping[str, tuple[str, ...]]] = {"gpu": _NUMBERS}
 
     def __init__(self, thresholds: Thresholds | None = None) -> None:
         self._thresholds = thresholds or shipped()
@@ -43,8 +44,17 @@ class Ecc:
         view = gpus(round_.gpu, _NUMBERS)
         remembered = memory.recall(state.get("gpu"), view.keys, (*growth.columns(), *_BANKS))
         delta = _delta(view)
-        grown = growth.advance(remembered, np.where(np.isnan(delta), np.nan, delta > 0), _powered_h(view, round_.window_s), view.t_s, _PRIOR)
-        candidates = [*self._growing(view, grown, delta, round_.window_s), *self._shrinking(view, remembered, round_.window_s)]
+        grown = growth.advance(
+            remembered,
+            np.where(np.isnan(delta), np.nan, delta > 0),
+            _powered_h(view, round_.window_s),
+            view.t_s,
+            _PRIOR,
+        )
+        candidates = [
+            *self._growing(view, grown, delta, round_.window_s),
+            *self._shrinking(view, remembered, round_.window_s),
+        ]
         after = memory.remember(state.get("gpu"), view.keys, remembered, epoch_s(round_.start))
         return Scored(findings.collect(self, round_, candidates), {"gpu": after})
 
@@ -81,14 +91,29 @@ class Ecc:
                 f"before, in {int(grown.history[i])} of {past_h:.0f}"
             )
             yield {
-                **view.identity(int(i)), "subject": "gpu", "cause": "memory_errors", "unit": "error-hours",
-                "signal": "first_ever" if is_first else "growth", "value": grown.count[i], "baseline": rate * grown.exposure_h[i],
-                "score": limit if is_first else score[i], "threshold": limit, "p_value": grown.p[i],
-                "since": moment(float(grown.since_s[i])), "severity": "digest" if is_first else "ticket",
-                "message": f"GPU {view.text('gpu_uuid')[int(i)]} on {view.text('node')[int(i)]}: {said}",
-                "action": "Watch it" if is_first else "Let the job end, reset the GPU, and look at its row remaps; run the field diagnostic if it goes on",
-                "evidence": {"errors_this_window": delta[i], "lifetime_errors": lifetime[i], "pci_bus_id": view.text("pci_bus_id_last")[int(i)], "thresholds": self._thresholds.version},
-            }  # fmt: skip
+                **view.identity(int(i)),
+                "subject": "gpu",
+                "cause": "memory_errors",
+                "unit": "error-hours",
+                "signal": "first_ever" if is_first else "growth",
+                "value": grown.count[i],
+                "baseline": rate * grown.exposure_h[i],
+                "score": limit if is_first else score[i],
+                "threshold": limit,
+                "p_value": grown.p[i],
+                "since": moment(float(grown.since_s[i])),
+                "severity": "digest" if is_first else "ticket",
+                "message": f"{view.gpu_name(int(i))}: {said}",
+                "action": "Watch it"
+                if is_first
+                else "Let the job end, reset the GPU, look at its row remaps; if it goes on, run the field diagnostic",
+                "evidence": {
+                    "errors_this_window": delta[i],
+                    "lifetime_errors": lifetime[i],
+                    "pci_bus_id": view.text("pci_bus_id_last")[int(i)],
+                    "thresholds": self._thresholds.version,
+                },
+            }
 
     def _shrinking(self, view: View, remembered: memory.Arrays, window_s: int) -> Iterator[Candidate]:
         limit = self._thresholds.value(self.name, "bank_headroom", window_s)
@@ -101,14 +126,21 @@ class Ecc:
         for i in np.flatnonzero((scarce > 0) | (worn > 0)):
             some = bool(scarce[i] > 0)
             yield {
-                **view.identity(int(i)), "subject": "gpu", "cause": "memory_degraded", "signal": "bank_headroom", "unit": "banks",
-                "value": now["max"][i], "baseline": before["max"][i], "score": limit if some else limit / 2, "threshold": limit,
+                **view.identity(int(i)),
+                "subject": "gpu",
+                "cause": "memory_degraded",
+                "signal": "bank_headroom",
+                "unit": "banks",
+                "value": now["max"][i],
+                "baseline": before["max"][i],
+                "score": limit if some else limit / 2,
+                "threshold": limit,
                 "severity": "ticket" if some else "digest",
-                "message": f"GPU {view.text('gpu_uuid')[int(i)]} on {view.text('node')[int(i)]}: spare rows are being used up; banks with low or no "
+                "message": f"{view.gpu_name(int(i))}: spare rows are being used up; banks with low or no "
                 f"spare rows: {np.nan_to_num(now['low'][i]) + np.nan_to_num(now['none'][i]):.0f}",
-                "action": "Plan a reset after the job; a bank without spare rows makes the next remap fail, which is the return criterion",
+                "action": "Plan a reset after the job; in a bank without spare rows the next remap fails, which is a return case",
                 "evidence": {**{b: now[b][i] for b in _BANKS}, "pci_bus_id": view.text("pci_bus_id_last")[int(i)]},
-            }  # fmt: skip
+            }
 
 
 def _delta(view: View) -> Floats:

@@ -2,7 +2,8 @@
 
 A finding's ``evidence`` is a JSON object of the detector's own. These keys mean something to incidents:
 ``pci_bus_id``, ``action_source``, ``owner``, ``next_step``; ``lines`` (log lines behind it); ``hold`` (true:
-silence is no proof of health); ``clears`` (list of signals, or ``["*"]``: this finding says that they are over).
+silence is no proof of health); ``clears`` (signals that this finding says are over; ``xid_*`` takes all that begin
+so); ``new_boot`` (true: it clears only what an earlier boot showed).
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ Entry = dict[str, Any]
 
 MAX_ENTRIES: Final = 30
 """Entries an incident keeps; a node has at most 16 GPUs, so this is cut by nonsense only."""
-_CARRIED: Final = ("detector", "signal", "gpu_uuid", "link", "value", "unit", "baseline", "peer_median", "peers",
-                   "effect", "score", "threshold", "p_value", "message", "action")  # fmt: skip
+_CARRIED: Final = (
+    "detector", "signal", "subject", "boot_id", "gpu_uuid", "link", "value", "unit", "baseline", "peer_median",
+    "peers", "effect", "score", "threshold", "p_value", "message", "action",
+)  # fmt: skip
 _EXTRA: Final = ("pci_bus_id", "action_source", "owner", "next_step")
 
 
@@ -85,11 +88,16 @@ def cleared(entries: Iterable[Entry], finding: Finding) -> None:
     more = details(finding)
     about = {**finding, "pci_bus_id": more.get("pci_bus_id")}
     whole_node = not (finding.get("gpu_uuid") or finding.get("link") or more.get("pci_bus_id"))
-    signals = more.get("clears") or ()
     for old in entries:
-        named = "*" in signals or old["signal"] in signals
+        if more.get("new_boot") and old["boot_id"] in (None, finding.get("boot_id")):
+            continue
+        named = any(_matches(str(old["signal"]), str(pattern)) for pattern in more.get("clears") or ())
         if named and (whole_node or same_entity(old, about)):
             old["hold"] = False
+
+
+def _matches(signal: str, pattern: str) -> bool:
+    return signal.startswith(pattern[:-1]) if pattern.endswith("*") else signal == pattern
 
 
 def worst(entries: Iterable[Entry]) -> Entry:
@@ -103,17 +111,24 @@ def dump(entries: Iterable[Entry]) -> str:
     return msgspec.json.encode([{k: v for k, v in e.items() if v is not None} for e in ordered]).decode()
 
 
-def load(text: str | None) -> list[Entry]:
-    """Entries back from ``dump``; none where the text cannot be read."""
-    try:
-        parsed = msgspec.json.decode(text or "[]", type=list[dict[str, Any]])
-    except (msgspec.DecodeError, msgspec.ValidationError):
-        return []
+def load(dumped: Any) -> list[Entry]:  # noqa: ANN401 (text of a row, or the array of ``incident.v1``)
+    """Entries back from ``dump``; none where they cannot be read."""
+    parsed = [e for e in array(dumped) if isinstance(e, dict)]
     keys = (*_CARRIED, *_EXTRA)
     made = [{**dict.fromkeys(keys), "severity": "digest", "count": 1, "lines": 0, "hold": False, **e} for e in parsed]
     for e in made:
         e["since"], e["last"] = moment(e.get("since")), moment(e.get("last"))
     return [e for e in made if e["since"] and e["last"]]
+
+
+def array(value: Any) -> list[Any]:  # noqa: ANN401
+    """A JSON array, be it text or read already; empty where it is none."""
+    if isinstance(value, str | bytes):
+        try:
+            value = msgspec.json.decode(value)
+        except msgspec.DecodeError:
+            return []
+    return list(value) if isinstance(value, list | tuple) else []
 
 
 def moment(value: Any) -> datetime | None:  # noqa: ANN401 (JSON)

@@ -143,7 +143,7 @@ def _shift(told: Sequence[Candidate], shared: tuple[str, str | None, int]) -> Ca
         "node": f"{subject} {name}" if name else f"cluster {worst.get('cluster')}",
         "cause": "monitoring_blind" if worst["cause"] == "monitoring_blind" else "fleet_shift",
         "severity": "ticket",
-        "message": f"{len(nodes)} of {of} nodes of {where} shifted together: {worst['signal']}; worst: {worst['message']}",
+        "message": f"{len(nodes)} of {of} nodes of {where} shifted at once ({worst['signal']}); worst: {worst['message']}",
         "action": f"Look for one cause that they share ({where}): a change of driver, network, cooling or job",
         "evidence": {"nodes": nodes[:_NAMED_NODES], "nodes_told": len(nodes), "nodes_seen": of, "shared": name},
         "_entity": f"{subject}/{name or ''}/{worst['signal']}",

@@ -6,7 +6,7 @@ by entity makes every detector indifferent to the order of rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -39,6 +39,10 @@ class View:
         """A text column; null where it was absent."""
         return self.who.get_column(name)
 
+    def gpu_name(self, row: int) -> str:
+        """The GPU of a row as a person names it."""
+        return f"GPU {self.text('gpu_uuid')[row]} on {self.text('node')[row] or self.text('node_id')[row]}"
+
     def identity(self, row: int) -> dict[str, object]:
         """The key columns of one row, as a finding carries them."""
         named = self.who.row(row, named=True)
@@ -47,52 +51,84 @@ class View:
 
 def gpus(frame: pl.DataFrame, numbers: Sequence[str]) -> View:
     """GPU windows; a MIG instance is an entity of its own."""
-    mig = pl.lit("") if "mig_instance" not in frame.columns else pl.col("mig_instance").fill_null("")
-    key = pl.col("gpu_uuid") + pl.when(mig == "").then(pl.lit("")).otherwise(pl.lit("/") + mig)
+
+    def key(rows: pl.DataFrame) -> pl.Series:
+        uuid = rows.get_column("gpu_uuid")
+        if "mig_instance" not in rows.columns or rows.get_column("mig_instance").null_count() == rows.height:
+            return uuid
+        instance = pl.col("mig_instance").cast(pl.String)
+        slash = pl.when(instance.is_null() | (instance == "")).then(pl.lit("")).otherwise(pl.lit("/") + instance)
+        return rows.select(pl.col("gpu_uuid") + slash).to_series()
+
     return _view(frame, "gpu_uuid", key, GPU_TEXTS, numbers)
 
 
 def links(frame: pl.DataFrame, numbers: Sequence[str]) -> View:
     """Link windows; a link's name is unique on its machine only."""
-    key = pl.concat_str("node_id", "link", separator="|")
+
+    def key(rows: pl.DataFrame) -> pl.Series:
+        return rows.select(pl.concat_str("node_id", "link", separator="|")).to_series()
+
     return _view(frame, "link", key, ("link", "gpu_uuid", "link_kind_last", "state_last"), numbers)
 
 
 def hosts(frame: pl.DataFrame, numbers: Sequence[str]) -> View:
     """Host windows."""
-    return _view(frame, "node_id", pl.col("node_id"), ("driver_version_last",), numbers)
+    return _view(frame, "node_id", lambda rows: rows.get_column("node_id"), ("driver_version_last",), numbers)
 
 
-def _view(frame: pl.DataFrame, identity: str, key: pl.Expr, texts: Sequence[str], numbers: Sequence[str]) -> View:
+def _view(
+    frame: pl.DataFrame,
+    identity: str,
+    key_of: Callable[[pl.DataFrame], pl.Series],
+    texts: Sequence[str],
+    numbers: Sequence[str],
+) -> View:
     names = [*_WHO, *(t for t in texts if t not in _WHO)]
-    if not {identity, "node_id", "ts"} <= set(frame.columns):
-        frame = pl.DataFrame(schema={n: pl.String for n in names} | {"ts": pl.Datetime("us", "UTC")})
-    known = set(frame.columns)
-    rows = (
-        frame.lazy()
-        .filter(pl.col(identity).is_not_null() & pl.col("node_id").is_not_null() & pl.col("ts").is_not_null())
-        .select(
-            key.alias("_key"),
-            (pl.col("ts").cast(pl.Datetime("us", "UTC")).dt.epoch("us") / 1e6).alias("_t"),
-            (pl.col("samples") if "samples" in known else pl.lit(None)).cast(pl.Float64).alias("_samples"),
-            *(_column(n, known, pl.String) for n in names),
-            *(_column(n, known, pl.Float64).alias(f"#{n}") for n in numbers),
-        )
-        .sort("_key", "_t", "_samples", "boot_id", descending=[False, False, True, False], nulls_last=True)
-        .unique(subset=["_key", "_t"], keep="first", maintain_order=True)
-        .collect()
+    needed = {identity, "node_id", "ts"}
+    if not needed <= set(frame.columns):
+        frame = pl.DataFrame(schema=dict.fromkeys(names, pl.String) | {"ts": pl.Datetime("us", "UTC")})
+    if any(frame.get_column(n).null_count() for n in needed):
+        frame = frame.drop_nulls(list(needed))
+    keys = key_of(frame).cast(pl.String).alias("key")
+    t_s = frame.get_column("ts").cast(pl.Datetime("us", "UTC")).cast(pl.Int64).to_numpy() / 1e6
+    samples = _numbers(frame, "samples")
+    order = _order(keys, t_s, samples, _text(frame, "boot_id"))
+    who = pl.DataFrame([_text(frame, n) for n in names])
+    if order is None:
+        return View(keys, who, t_s, {n: _numbers(frame, n) for n in numbers})
+    return View(keys.gather(order), who[order], t_s[order], {n: _numbers(frame, n)[order] for n in numbers})
+
+
+def _order(keys: pl.Series, t_s: Floats, samples: Floats, boots: pl.Series) -> Ints | None:
+    """Rows in order of key and window, one each: of several the one with most samples. ``None``: as they stand."""
+    frame = pl.DataFrame([keys, pl.Series("t", t_s), pl.Series("samples", -np.nan_to_num(samples, nan=-1.0)), boots])
+    same_window = bool(len(t_s) == 0 or t_s.min() == t_s.max())
+    if same_window and keys.is_sorted() and keys.n_unique() == len(keys):
+        return None
+    order = frame.select(pl.arg_sort_by("key", "t", "samples", "boot_id", nulls_last=True)).to_series()
+    ordered = frame.select("key", "t")[order].with_columns(order.alias("row"))
+    return (
+        ordered.unique(subset=["key", "t"], keep="first", maintain_order=True)
+        .get_column("row")
+        .to_numpy()
+        .astype(np.int64)
     )
-    arrays = {n: finite(rows.get_column(f"#{n}")) for n in numbers}
-    return View(rows.get_column("_key"), rows.select(names), finite(rows.get_column("_t")), arrays)
 
 
-def _column(name: str, known: set[str], type_: type[pl.DataType]) -> pl.Expr:
-    return (pl.col(name) if name in known else pl.lit(None)).cast(type_).alias(name)
+def _text(frame: pl.DataFrame, name: str) -> pl.Series:
+    if name not in frame.columns:
+        return pl.Series(name, [None] * frame.height, dtype=pl.String)
+    return frame.get_column(name).cast(pl.String)
+
+
+def _numbers(frame: pl.DataFrame, name: str) -> Floats:
+    return finite(frame.get_column(name)) if name in frame.columns else np.full(frame.height, np.nan)
 
 
 def finite(column: pl.Series) -> Floats:
     """A column as float64; null and non-finite are NaN."""
-    values = column.cast(pl.Float64).fill_null(float("nan")).to_numpy().astype(np.float64)
+    values = column.cast(pl.Float64).to_numpy().astype(np.float64)
     return np.where(np.isfinite(values), values, np.nan)
 
 
@@ -100,10 +136,13 @@ def codes(*columns: pl.Series) -> Ints:
     """The same number for the same combination of values; −1 where the first column is null."""
     if not columns or columns[0].is_empty():
         return np.zeros(0, dtype=np.int64)
-    frame = pl.DataFrame([c.alias(str(i)) for i, c in enumerate(columns)])
-    joined = pl.concat_str([pl.col(c).cast(pl.String).fill_null("\x00") for c in frame.columns], separator="\x1f")
-    ranked = frame.select(pl.when(pl.col("0").is_null()).then(None).otherwise(joined).rank("dense"))
-    return ranked.to_series().cast(pl.Int64).fill_null(-1).to_numpy().astype(np.int64)
+    combined = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in columns:
+        ranks = column.rank("dense").cast(pl.Int64).to_numpy().astype(np.float64)
+        combined = combined * (len(column) + 1) + np.nan_to_num(ranks).astype(np.int64)
+        combined = np.unique(combined, return_inverse=True)[1].astype(np.int64)
+    combined[columns[0].is_null().to_numpy()] = -1
+    return combined
 
 
 def epoch_s(moment: datetime) -> float:

@@ -13,6 +13,7 @@ An incident opens at its first finding of ``least`` severity or worse that is li
 worse, when another GPU, link or signal joins, when its count has doubled, or when an hour has passed with more
 evidence. It is resolved when ``resolve_after_s`` has passed without evidence, but not while an entry is held
 (``evidence``): a GPU that fell off the bus is silent, not well. A hold ends by contrary evidence or a repair.
+A finding of another cluster is passed over, and so is one older than ``stale_after_s`` that holds nothing: it is over.
 Evidence within ``reopen_within_s`` of the resolution opens the same incident again as its next revision, and each
 reopening doubles the silence that the next resolution takes, so that what flaps stays open instead.
 """
@@ -39,7 +40,7 @@ _FEW: Final = 8
 _MAX_DOUBLINGS: Final = 5
 _SEEN: Final = 2000
 _IDS_TOLD: Final = 50
-_NODE_SUBJECTS: Final = ("node", "gpu", "link", None, "")
+_NODE_SUBJECTS: Final = ("node", "gpu", "link", "switch", None, "")
 _TIMES: Final = ("ts", "since", "opened_ts", "updated_ts", "resolved_ts")
 
 
@@ -78,10 +79,12 @@ class Incidents:
         *,
         least: str = "ticket",
         reopen_within_s: float = 86_400.0,
+        stale_after_s: float = 86_400.0,
     ) -> None:
         self._cluster = cluster
         self._resolve_after = timedelta(seconds=resolve_after_s)
         self._reopen_within = timedelta(seconds=reopen_within_s)
+        self._stale_after = timedelta(seconds=stale_after_s)
         self._least = ev.rank(least)
         self._cases: dict[tuple[str, str], _Case] = {}
 
@@ -104,7 +107,8 @@ class Incidents:
         """Take findings in; the revisions that people should hear of, in order of the findings."""
         touched: dict[tuple[str, str], None] = {}
         news: set[tuple[str, str]] = set()
-        for finding in sorted(findings, key=lambda f: (f["ts"], str(f.get("finding_id")))):
+        ours = [f for f in findings if f.get("cluster") in (None, self._cluster)]
+        for finding in sorted(ours, key=self._order):
             if ev.details(finding).get("clears"):
                 self._clear(finding)
                 continue
@@ -151,8 +155,8 @@ class Incidents:
         entries = ev.load(row.get("evidence"))
         if not entries:
             since = row["since"] or row["ts"]
-            entries = ev.load(msgspec.json.encode([{"signal": row["cause"], "since": since, "last": since}]).decode())
-        ids = msgspec.json.decode(row.get("finding_ids") or "[]")
+            entries = ev.load([{"signal": row["cause"], "since": since, "last": since}])
+        ids = ev.array(row.get("finding_ids"))
         self._cases[_key(row)] = _Case(
             row, entries, row["ts"], row.get("count") or 0, reopened, dict.fromkeys(str(i) for i in ids)
         )
@@ -164,7 +168,7 @@ class Incidents:
         identity = str(finding.get("finding_id"))
         if case is not None and (identity in case.seen or (case.resolved and new["last"] <= case.latest)):
             return None  # computed again after a restart
-        if finding.get("live") is False or ((case is None or case.resolved) and ev.rank(new["severity"]) > self._least):
+        if finding.get("live") is False or ((case is None or case.resolved) and not self._opens(new, now)):
             return None
         if case is None:
             case = self._cases[key] = _Case(_first(self._cluster, key, finding, new), [], now)
@@ -173,11 +177,20 @@ class Incidents:
         case.seen[identity] = None
         while len(case.seen) > _SEEN:
             del case.seen[next(iter(case.seen))]
-        case.count += max(1, new["lines"])
+        case.count += 1
         case.last = max(case.last, now)
         for column in ("node", "boot_id"):
             case.told[column] = finding.get(column) or case.told.get(column)
-        return ev.merge(case.entries, new)
+        joined = ev.merge(case.entries, new)
+        return joined and ev.rank(new["severity"]) <= self._least
+
+    def _order(self, finding: ev.Finding) -> tuple[bool, datetime, str]:
+        """What can open an incident first, so that what only joins one finds it."""
+        joins_only = ev.rank(finding.get("severity")) > self._least and not ev.details(finding).get("clears")
+        return joins_only, finding["ts"], str(finding.get("finding_id"))
+
+    def _opens(self, new: ev.Entry, now: datetime) -> bool:
+        return ev.rank(new["severity"]) <= self._least and (new["hold"] or now - new["last"] <= self._stale_after)
 
     def _clear(self, finding: ev.Finding) -> None:
         for case in self._cases.values():
@@ -217,18 +230,21 @@ class Incidents:
 
 
 def _key(row: Mapping[str, Any]) -> tuple[str, str]:
-    """Subject and cause. A node's GPUs and links are the node's; a larger subject goes by its own name."""
-    subject = row.get("subject")
-    if subject in _NODE_SUBJECTS:
-        return f"node/{row['node_id']}", str(row["cause"])
-    name = row.get("link") or row.get("node_id") or row.get("node") or "*"
-    return f"{subject}/{name}", str(row["cause"])
+    """Subject and cause. What is in a node is the node's; a larger subject goes by its own name."""
+    subject, node_id = row.get("subject"), row.get("node_id")
+    if subject in _NODE_SUBJECTS and node_id:
+        return f"node/{node_id}", str(row["cause"])
+    return f"{subject}/{_name(row)}", str(row["cause"])
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    return str(row.get("node_id") or row.get("node") or row.get("link") or row.get("subject"))
 
 
 def _first(cluster: str, key: tuple[str, str], finding: ev.Finding, new: ev.Entry) -> Revision:
     return {
         "cluster": cluster,
-        "node_id": finding.get("node_id"),
+        "node_id": _name(finding),
         "node": finding.get("node"),
         "boot_id": finding.get("boot_id"),
         "subject": "node" if key[0].startswith("node/") else finding.get("subject"),
@@ -245,13 +261,14 @@ def _words(case: _Case) -> dict[str, Any]:
     """What the incident says of itself, from its worst entry and, where that is silent, from its cause."""
     speaker = ev.worst(case.entries)
     advice = ADVICE[case.told["cause"]]
+    name = case.told["node"] or case.told["node_id"]
     gpus = {e["pci_bus_id"] or e["gpu_uuid"] for e in case.entries} - {None}
     return {
         "gpu_uuid": speaker["gpu_uuid"],
         "link": speaker["link"],
         "pci_bus_id": speaker["pci_bus_id"],
         "severity": speaker["severity"],
-        "title": f"{case.told['node'] or case.told['node_id']}: {advice.title}{_where(speaker, len(gpus))}",
+        "title": f"{name}: {advice.title}{_where(speaker, len(gpus))}{_number(speaker)}",
         "action": speaker["action"] or advice.action,
         "action_source": speaker["action_source"] or "graynode",
         "owner": speaker["owner"] or advice.owner,
@@ -260,8 +277,15 @@ def _words(case: _Case) -> dict[str, Any]:
 
 
 def _where(speaker: ev.Entry, gpus: int) -> str:
-    name = speaker["link"] or speaker["pci_bus_id"] or speaker["gpu_uuid"]
+    if speaker["link"]:
+        return f" (link {speaker['link']})"
+    name = speaker["pci_bus_id"] or speaker["gpu_uuid"]
     if not name:
         return ""
-    kind = "link" if speaker["link"] else "GPU"
-    return f" ({kind} {name}{f' and {gpus - 1} more' if gpus > 1 and kind == 'GPU' else ''})"
+    kind = "GPU" if speaker["gpu_uuid"] or speaker["subject"] == "gpu" else "device"
+    return f" ({kind} {name}{f' and {gpus - 1} more' if gpus > 1 else ''})"
+
+
+def _number(speaker: ev.Entry) -> str:
+    kind, _, code = str(speaker["signal"]).partition("_")
+    return {"xid": f": Xid {code}", "sxid": f": SXid {code}"}.get(kind, "")

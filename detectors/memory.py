@@ -1,16 +1,18 @@
 """A detector's memory of its entities: one row each, found again by key, forgotten when long unseen.
 
-All remembered values are float64 and NaN is "nothing yet"; times are epoch seconds. So a state frame is as
+A state frame has ``key``, ``seen`` (epoch s) and ``values``, one fixed-width array a row: a hundred columns of their
+own would cost more than the detection. All remembered values are float64 and NaN is "nothing yet". So a state is as
 large as the number of entities and survives any store that keeps Arrow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from graynode.detectors.frames import Floats
 
@@ -18,34 +20,55 @@ FORGET_S: Final = 14 * 86_400.0
 """An entity unseen for two weeks is forgotten: longer than a repair usually takes, and it bounds the state."""
 
 Arrays = dict[str, Floats]
+"""Remembered values by name, in the order of the keys they were recalled for."""
 
 
 def recall(state: pl.DataFrame | None, keys: pl.Series, columns: Iterable[str]) -> Arrays:
-    """The remembered values of ``keys``, in their order; NaN for what is not remembered."""
+    """The remembered values of ``keys``, in their order; NaN for what is not remembered.
+
+    A state of another width (an older detector's) counts as nothing remembered.
+    """
     names = list(columns)
-    if state is None or state.is_empty() or keys.is_empty():
-        return {n: np.full(len(keys), np.nan) for n in names}
-    have = [n for n in names if n in state.columns]
-    found = keys.alias("key").to_frame().join(state.select("key", *have), on="key", how="left", maintain_order="left")
-    return {
-        n: found.get_column(n).fill_null(float("nan")).to_numpy().copy() if n in have else np.full(len(keys), np.nan)
-        for n in names
-    }
+    values = np.full((len(names), len(keys)), np.nan)
+    if state is not None and not state.is_empty() and len(keys) and _width(state) == len(names):
+        held = _matrix(state)
+        where = _places(state.get_column("key"), keys)
+        known = where >= 0
+        values[:, known] = held[where[known]].T
+    return dict(zip(names, values, strict=True))
 
 
-def remember(state: pl.DataFrame | None, keys: pl.Series, values: Mapping[str, Floats], now_s: float) -> pl.DataFrame:
+def remember(state: pl.DataFrame | None, keys: pl.Series, values: Arrays, now_s: float) -> pl.DataFrame:
     """``values`` of ``keys`` in place of what was remembered of them; the others stay until forgotten."""
-    fresh = pl.DataFrame(
-        {
-            "key": keys,
-            "seen": np.full(len(keys), now_s),
-            **{n: np.asarray(v, dtype=np.float64) for n, v in values.items()},
-        },
-        schema_overrides={"key": pl.String},
-    )
-    if state is None or state.is_empty():
+    matrix = np.column_stack(list(values.values())) if len(keys) else np.zeros((0, len(values)))
+    fresh = _frame(keys, np.full(len(keys), now_s), np.ascontiguousarray(matrix, dtype=np.float64))
+    if state is None or state.is_empty() or _width(state) != len(values):
         return fresh.sort("key")
-    others = state.filter(pl.col("seen") >= now_s - FORGET_S).join(fresh.select("key"), on="key", how="anti")
-    if others.is_empty():
-        return fresh.sort("key")
-    return pl.concat([others, fresh], how="diagonal").fill_null(float("nan")).sort("key")
+    old = state.get_column("key")
+    if len(old) == len(keys) and old.equals(keys):
+        return fresh
+    others = state.filter(pl.col("seen") >= now_s - FORGET_S, ~pl.col("key").is_in(keys.implode()))
+    return pl.concat([others, fresh]).sort("key")
+
+
+def _frame(keys: pl.Series, seen: Floats, matrix: NDArray[np.float64]) -> pl.DataFrame:
+    values = pl.Series("values", matrix, dtype=pl.Array(pl.Float64, matrix.shape[1]))
+    return pl.DataFrame([keys.alias("key"), pl.Series("seen", seen), values])
+
+
+def _width(state: pl.DataFrame) -> int:
+    held = state.schema["values"]
+    return held.size if isinstance(held, pl.Array) else -1
+
+
+def _matrix(state: pl.DataFrame) -> NDArray[np.float64]:
+    return state.get_column("values").explode().to_numpy().reshape(state.height, -1)
+
+
+def _places(held: pl.Series, keys: pl.Series) -> NDArray[np.int64]:
+    """Row of each key in ``held``, −1 where it is not there."""
+    if len(held) == len(keys) and held.equals(keys):
+        return np.arange(len(keys), dtype=np.int64)
+    rows = pl.DataFrame({"key": held, "row": np.arange(len(held), dtype=np.int64)})
+    found = keys.alias("key").to_frame().join(rows, on="key", how="left", maintain_order="left")
+    return found.get_column("row").fill_null(-1).to_numpy()

@@ -47,10 +47,12 @@ class Pcie:
     def _all(self, round_: Round, view: View, remembered: memory.Arrays) -> Iterator[Candidate]:
         width, gen = view.x["pcie_width_last"], view.x["pcie_gen_last"]
         width_max = _expected(view, remembered, "width_max", "pcie_width_max_last", width)
-        gen_max = _expected(view, remembered, "gen_max", "pcie_gen_max_last", gen)
+        loaded = capability.loaded(view, round_.window_s)
+        busy_gen = np.where(loaded, gen, np.nan)
+        gen_max = _expected(view, remembered, "gen_max", "pcie_gen_max_last", busy_gen)
         known = ~np.isnan(width) & ~np.isnan(width_max)
         yield from self._told(round_, view, remembered, "width", width < width_max, known, width, width_max)
-        known = ~np.isnan(gen) & ~np.isnan(gen_max) & capability.loaded(view, round_.window_s)
+        known = ~np.isnan(busy_gen) & ~np.isnan(gen_max)
         yield from self._told(round_, view, remembered, "generation", gen < gen_max, known, gen, gen_max)
         rate = view.x["pcie_replays_delta"] * 60.0 / round_.window_s
         most = replay_limit(gen, width)
@@ -69,10 +71,7 @@ class Pcie:
         expected: Floats,
     ) -> Iterator[Candidate]:
         limit = self._thresholds.value(self.name, signal, round_.window_s)
-        count = accumulate.strikes(remembered[f"{signal}.strikes"], bad, known)
-        before = remembered[f"{signal}.since"]
-        since = np.where(count > 0, np.where(np.isnan(before), view.t_s, before), np.nan)
-        remembered.update({f"{signal}.strikes": count, f"{signal}.since": since})
+        count, since = accumulate.strike(remembered, signal, bad, known, view.t_s)
         for i in np.flatnonzero((count >= limit / 2) & bad & known):
             yield _candidate(view, int(i), signal, value[i], expected[i], count[i], limit, since[i])
 
@@ -113,7 +112,7 @@ def _candidate(
         "unit": {"width": "lanes", "generation": "generation", "replays": "per minute"}[signal],
         "effect": value / max(expected, 1.0) - 1.0 if signal == "replays" else 1.0 - value / expected,
         "score": count, "threshold": limit, "since": moment(since),
-        "message": f"GPU {view.text('gpu_uuid')[i]} on {view.text('node')[i]}: {_SAID[signal].format(value, expected)}",
+        "message": f"{view.gpu_name(i)}: {_SAID[signal].format(value, expected)}",
         "action": "Drain the node, power it off and on; if it stays, have GPU and riser reseated",
         "evidence": {"windows_in_a_row": count, "pci_bus_id": view.text("pci_bus_id_last")[i]},
     }  # fmt: skip

@@ -63,7 +63,10 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What to think of one event. ``bucket`` is the catalogue's word; empty where it has none."""
+    """What to think of one event. ``bucket`` is the catalogue's word; empty where it has none.
+
+    ``clears`` names signals that this event says are over; with ``new_boot`` only those of an earlier boot.
+    """
 
     title: str
     cause: str
@@ -75,7 +78,8 @@ class Verdict:
     bucket: str = ""
     hold: bool = False
     known: bool = True
-    clears: bool = False
+    clears: tuple[str, ...] = ()
+    new_boot: bool = False
     disagree: Mapping[str, str] | None = None
 
 
@@ -126,8 +130,14 @@ class Policy:
         """The verdict on a recovery action that the driver asks for; values not agreed on ask a person."""
         known = self._verdict(_RECOVERY, self._data.xids[_RECOVERY])
         if value == 0:
-            return replace(known, title="the driver asks for no recovery action", severity="digest", clears=True)
-        if value in _RECOVERY_ACTIONS:
+            return replace(
+                known,
+                title="the driver asks for no recovery action",
+                severity="digest",
+                hold=False,
+                clears=("xid_154",),
+            )
+        if value is not None and value in _RECOVERY_ACTIONS:
             name, bucket, severity = _RECOVERY_ACTIONS[value]
             asks = f"The driver asks for: {name}. {self._data.actions[bucket].action}"
             return replace(known, title=f"recovery action: {name}", severity=severity, action=asks, bucket=bucket)

@@ -10,7 +10,7 @@ ask for a probe or a replacement; they never page.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -21,7 +21,7 @@ from graynode.detectors.accumulate import TAU, Run
 from graynode.detectors.base import Round, Scored, State
 from graynode.detectors.capability import NUMBERS, THROTTLES, driver_numbers, residuals, throttled_share
 from graynode.detectors.findings import Candidate
-from graynode.detectors.frames import Floats, View, codes, epoch_s, gpus, moment
+from graynode.detectors.frames import GPU_TEXTS, Floats, View, codes, epoch_s, gpus, moment
 from graynode.detectors.residual import Residual
 from graynode.detectors.thresholds import Thresholds, shipped
 
@@ -43,6 +43,7 @@ class Slow:
 
     name: ClassVar[str] = "slow"
     version: ClassVar[int] = 1
+    reads: ClassVar[Mapping[str, tuple[str, ...]]] = {"gpu": (*NUMBERS, *GPU_TEXTS)}
 
     def __init__(self, thresholds: Thresholds | None = None) -> None:
         self._thresholds = thresholds or shipped()
@@ -123,19 +124,33 @@ class Slow:
         others = "GPUs of its job and role" if not r.wide[i] else "GPUs of its model on the node"
         since = moment(float(run.since_s[i]))
         return {
-            **view.identity(i), "subject": "gpu", "cause": cause, "signal": signal,
-            "value": _measured(view, signal, round_.window_s)[i], "unit": _UNITS[signal],
-            "baseline": remembered[f"{signal}.base"][i], "peer_median": _in_unit(signal, r.median[i]), "peers": r.peers[i],
-            "effect": effect, "score": run.sum[i], "threshold": limit, "since": since, "severity": severity,
-            "message": f"GPU {view.text('gpu_uuid')[i]} on {view.text('node')[i]}: {_WORDS[signal].format(effect=effect)} "
-                       f"than that of {r.peers[i]} {others}, compared with its own past{held}",
+            **view.identity(i),
+            "subject": "gpu",
+            "cause": cause,
+            "signal": signal,
+            "value": _measured(view, signal, round_.window_s)[i],
+            "unit": _UNITS[signal],
+            "baseline": remembered[f"{signal}.base"][i],
+            "peer_median": _in_unit(signal, r.median[i]),
+            "peers": r.peers[i],
+            "effect": effect,
+            "score": run.sum[i],
+            "threshold": limit,
+            "since": since,
+            "severity": severity,
+            "message": f"{view.gpu_name(i)}: {_WORDS[signal].format(effect=effect)} "
+            f"than that of {r.peers[i]} {others}, compared with its own past{held}",
             "action": _ACTIONS[cause],
             "evidence": {
-                "residual_now": r.excess[i] - remembered[f"{signal}.base"][i], "baseline_days": remembered[f"{signal}.days"][i],
-                "baseline_firm": firm, "wide_peers": bool(r.wide[i]), "job_id": view.text("job_id_last")[i],
-                "windows": remembered[f"{signal}.windows"][i], "thresholds": self._thresholds.version,
+                "residual_now": r.excess[i] - remembered[f"{signal}.base"][i],
+                "baseline_days": remembered[f"{signal}.days"][i],
+                "baseline_firm": firm,
+                "wide_peers": bool(r.wide[i]),
+                "job_id": view.text("job_id_last")[i],
+                "windows": remembered[f"{signal}.windows"][i],
+                "thresholds": self._thresholds.version,
             },
-        }  # fmt: skip
+        }
 
 
 _UNITS: Final = {"clock": "MHz", "throttle": "share of time", "power_at_clock": "W/MHz"}
@@ -195,12 +210,23 @@ def _levels(view: View, history: pl.DataFrame, day: float) -> list[Candidate]:
 
 def _level(view: View, i: int, effect: float, p: float, peers: int) -> Candidate:
     return {
-        **view.identity(i), "subject": "gpu", "cause": "slow_gpu", "signal": "level", "effect": effect, "value": effect,
-        "unit": "ratio", "score": effect, "threshold": TAU, "p_value": p, "peers": peers, "severity": "digest",
-        "message": f"GPU {view.text('gpu_uuid')[i]} on {view.text('node')[i]}: over the whole of yesterday its clock under load "
-                   f"was {effect:.1%} below that of {peers} GPUs of its model",
-        "action": "Run `graynode probe` on it between jobs: it may always have been slow", "evidence": {"test": "level"},
-    }  # fmt: skip
+        **view.identity(i),
+        "subject": "gpu",
+        "cause": "slow_gpu",
+        "signal": "level",
+        "effect": effect,
+        "value": effect,
+        "unit": "ratio",
+        "score": effect,
+        "threshold": TAU,
+        "p_value": p,
+        "peers": peers,
+        "severity": "digest",
+        "message": f"{view.gpu_name(i)}: over the whole of yesterday its clock under load "
+        f"was {effect:.1%} below that of {peers} GPUs of its model",
+        "action": "Run `graynode probe` on it between jobs: it may always have been slow",
+        "evidence": {"test": "level"},
+    }
 
 
 def _keep(kept: pl.DataFrame | None, new: pl.DataFrame) -> pl.DataFrame | None:
@@ -223,11 +249,25 @@ def _probed(kept: pl.DataFrame) -> list[Candidate]:
 
 def _probe(row: dict[str, Any]) -> Candidate:
     return {
-        **{k: row[k] for k in ("cluster", "node_id", "node", "boot_id", "gpu_uuid", "value", "unit", "peer_median", "peers")},
+        **{
+            k: row[k]
+            for k in ("cluster", "node_id", "node", "boot_id", "gpu_uuid", "value", "unit", "peer_median", "peers")
+        },
         **{k: row[k] for k in ("effect", "p_value", "since")},
-        "subject": "gpu", "cause": "slow_gpu", "signal": "probe", "score": row["effect"], "threshold": TAU, "severity": "ticket",
-        "message": f"GPU {row['gpu_uuid']} on {row['node']}: {row['operation']} takes {row['effect']:.1%} longer or gives that much "
-                   f"less than on {row['peers']} GPUs of its model, median of {row['runs']} runs",
+        "subject": "gpu",
+        "cause": "slow_gpu",
+        "signal": "probe",
+        "score": row["effect"],
+        "threshold": TAU,
+        "severity": "ticket",
+        "message": f"GPU {row['gpu_uuid']} on {row['node']}: {row['operation']} is {row['effect']:.1%} slower "
+        f"than on {row['peers']} GPUs of its model, median of {row['runs']} runs",
         "action": "Run the probe once more on an idle node; if it confirms, take the node out and open a vendor case",
-        "evidence": {"operation": row["operation"], "dtype": row["dtype"], "variant": row["variant"], "runs": row["runs"], "rank": row["rank"]},
-    }  # fmt: skip
+        "evidence": {
+            "operation": row["operation"],
+            "dtype": row["dtype"],
+            "variant": row["variant"],
+            "runs": row["runs"],
+            "rank": row["rank"],
+        },
+    }

@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import resources
+from pathlib import Path
 from types import MappingProxyType
 
 
@@ -62,4 +62,4 @@ def parse(text: str) -> Thresholds:
 @functools.cache
 def shipped() -> Thresholds:
     """The thresholds that come with this version."""
-    return parse(resources.files(__package__ or __name__).joinpath("thresholds.json").read_text("utf-8"))
+    return parse(Path(__file__).with_name("thresholds.json").read_text("utf-8"))

@@ -22,6 +22,10 @@ class BusRefused(Exception):
     """The bus will never take this as it is: too large, not permitted, wrong certificate or password."""
 
 
+class MessageRefused(BusRefused):
+    """It is this one message that the bus will never take, whatever else is sent: too large, not well formed."""
+
+
 class OffsetGone(Exception):
     """The wanted offset has left the bus. ``first`` is the oldest there is; what lies between is lost."""
 
@@ -49,21 +53,27 @@ class Received:
 
 
 def check_size(message: Message) -> None:
-    """``BusRefused`` if the message is over the limits that hold on every bus: value, key, headers."""
+    """``MessageRefused`` if the message is over the limits that hold on every bus: value, key, headers."""
     if len(message.value) > MAX_MESSAGE_BYTES:
-        raise BusRefused(
+        raise MessageRefused(
             f"message of {message.key[:80]}: {len(message.value)} bytes, the limit is {MAX_MESSAGE_BYTES};"
             " send fewer rows in one message"
         )
     if len(message.key) > 1000 or sum(len(k) + len(v) for k, v in message.headers.items()) > 10_000:
-        raise BusRefused(f"message of {message.key[:80]}: a key may have 1,000 characters, all headers together 10,000")
+        raise MessageRefused(
+            f"message of {message.key[:80]}: a key may have 1,000 characters, all headers together 10,000"
+        )
 
 
 class Producer(Protocol):
     """Writes. One producer a process and topic; safe to use from one thread at a time."""
 
     def send(self, topic: str, messages: Sequence[Message]) -> None:
-        """Return when all are durable. ``BusUnavailable``: some may have been taken; send all again."""
+        """Return when all are durable. ``BusUnavailable``: some may have been taken; send all again.
+
+        What was taken of a key is always its first part, so sending all again doubles but leaves no gap.
+        ``MessageRefused``: one message is at fault; send one by one to find it. ``BusRefused``: none is.
+        """
         ...
 
     def close(self) -> None:
@@ -83,7 +93,7 @@ class Consumer(Protocol):
         ...
 
     def seek(self, partition: Partition, offset: int) -> None:
-        """Read from ``offset`` next. ``OffsetGone`` may be raised by the next ``poll``."""
+        """Read from ``offset`` next. ``poll`` raises ``OffsetGone`` until a ``seek`` to what is there."""
         ...
 
     def commit(self, offsets: Mapping[Partition, int]) -> None:
@@ -100,7 +110,7 @@ class Consumer(Protocol):
 
 
 class Bus(Protocol):
-    """Makes producers and consumers."""
+    """Makes producers and consumers. Either, or its first use, says ``BusUnavailable`` or ``BusRefused``."""
 
     def producer(self) -> Producer:
         """A producer."""
@@ -116,5 +126,7 @@ class Bus(Protocol):
 
 
 OnAssigned = Callable[[frozenset[Partition]], Mapping[Partition, int | None]]
-"""Called inside ``poll`` with the partitions now held; gives the next offset of each (``None``: the oldest).
-Partitions no longer held have been taken away: their open state must be dropped."""
+"""Called inside ``poll`` with all partitions now held; gives the next offset of each (``None``: the oldest).
+One that is left out starts at the group's commit, else at the oldest (over the spool: goes on where it was, if
+it was held before). Partitions no longer held have been taken away: their open state must be dropped.
+Committing is still wanted: the spool keeps what its groups have not committed, and lag is seen by it."""

@@ -38,7 +38,8 @@ FORWARD_REFUSED: Final = Counter(
 )
 FORWARD_FAILURES: Final = Counter(
     "graynode_bus_forward_failures_total",
-    "Attempts to forward that failed because the far bus was away.",
+    "Attempts to forward that failed because one of the two buses was away.",
+    ["topic"],
 )
 DEADLETTERED: Final = Counter(
     "graynode_bus_deadlettered_total",

@@ -65,7 +65,7 @@ def _instant(field: Field, value: Any) -> datetime:  # noqa: ANN401
     return instant.astimezone(UTC)
 
 
-def _need(field: Field, value: Any, fits: bool) -> Any:  # noqa: ANN401, FBT001
+def _need(field: Field, value: Any, fits: bool) -> Any:  # noqa: ANN401
     if not fits:
         raise Unreadable(f"{field.name} is not {field.type}: {str(value)[:60]!r}")
     return value

@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import os
 import re
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -34,7 +35,7 @@ class Segment:
 
 def checked_name(name: str, what: str) -> str:
     """``name``, if it can be the name of a file here; ``BusRefused`` otherwise."""
-    if not _NAME.fullmatch(name) or name.endswith((".lock", ".tmp")):
+    if not _NAME.fullmatch(name) or name.endswith(".lock"):
         raise BusRefused(f"{what} {name!r}: letters, digits, dot, dash and underscore only, at most 200")
     return name
 
@@ -79,29 +80,39 @@ def groups(root: Path, topic: str) -> dict[str, int]:
         names = [entry.name for entry in os.scandir(folder) if _NAME.fullmatch(entry.name)]
     except FileNotFoundError:
         return {}
-    return {n: read_offset(folder / n) or 0 for n in names if not n.endswith((".lock", ".tmp"))}
+    return {n: read_offset(folder / n) or 0 for n in names if not n.endswith(".lock")}
 
 
 def read_offset(path: Path) -> int | None:
-    """The offset in a group's file, or ``None`` if there is none that can be read."""
-    try:
-        text = path.read_text(encoding="ascii", errors="replace").strip()
-    except FileNotFoundError:
-        return None
-    return int(text) if text.isascii() and text.isdigit() else None
+    """The offset in a group's file, or ``None`` if there is none that can be read whole."""
+    for _ in range(2):  # the second time, because a look may meet the writing of it
+        try:
+            text, _, check = path.read_bytes().partition(b" ")
+        except FileNotFoundError:
+            return None
+        if text.isdigit() and check.strip() == _check(text):
+            return int(text)
+    return None
 
 
 def write_offset(path: Path, offset: int) -> None:
-    """Put the offset in the file, whole or not at all, whatever dies when."""
+    """Put the offset in the file, on disk. In place, so that a full disk does not hold up what would free it.
+
+    The whole is far below a sector, and its check makes a torn one count as none: then a group begins at the
+    oldest message again and nothing is removed, which doubles and does not lose.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(path.name + ".tmp")
-    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    text = b"%020d" % offset
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        os.write(fd, b"%d\n" % offset)
+        os.pwrite(fd, text + b" " + _check(text) + b"\n", 0)
         os.fdatasync(fd)
     finally:
         os.close(fd)
-    new.replace(path)
+
+
+def _check(text: bytes) -> bytes:
+    return b"%08x" % zlib.crc32(text)
 
 
 def sync_folder(folder: Path) -> None:

@@ -46,7 +46,9 @@ class AgentMetrics(Collector):
 
     def _states(self) -> Iterator[Metric]:
         running = GaugeMetricFamily(
-            "graynode_agent_collection_running_seconds", "How long the running collection has run.", labels=["collector"]
+            "graynode_agent_collection_running_seconds",
+            "How long the running collection has run.",
+            labels=["collector"],
         )
         present = GaugeMetricFamily(
             "graynode_agent_source_present", "0 where this machine has no such source.", labels=["collector"]

@@ -99,12 +99,17 @@ class Detect(Section, frozen=True):
 
 
 class Webhook(Section, frozen=True):
-    """One receiver. The secret is a Standard Webhooks secret (``whsec_…``) in a file."""
+    """One receiver. The secret is a Standard Webhooks secret (``whsec_…``) in a file.
+
+    ``ca_file``: a private CA's certificates. ``plain_http`` permits http beyond loopback: anybody on the way reads it.
+    """
 
     url: str
     secret_file: Path
     least: Literal["page", "ticket", "digest"] = "ticket"
     timeout_s: Seconds = 10.0
+    ca_file: Path | None = None
+    plain_http: bool = False
 
 
 class Respond(Section, frozen=True):

@@ -35,7 +35,7 @@ def test_amounts_are_since_the_previous_call() -> None:
     worker = Worker(Source(read), lambda rows, ts: None, hands.monotonic)
     worker.start()
     health = Health(hands.monotonic)
-    health.watch([worker])
+    health.workers = [worker]
     told = []
     for rounds in (1, 2, 0, 1):
         for _ in range(rounds):
@@ -53,7 +53,7 @@ def test_a_hung_collection_counts_as_far_as_it_has_come() -> None:
     worker = Worker(Source(), lambda rows, ts: None, hands.monotonic)  # never started: it hangs for ever
     worker.offer(hands.now(), FAST)
     health = Health(hands.monotonic)
-    health.watch([worker])
+    health.workers = [worker]
     hands.at += 42.0
     worker.offer(hands.now(), FAST)
     told = health()
@@ -65,7 +65,8 @@ def test_process_figures_have_the_slow_class() -> None:
     hands = Hands()
     health = Health(hands.monotonic)
     told = []
-    for _ in range(21):
+    for second in range(21):
+        health.due = FAST | {10} if second % 10 == 0 else FAST
         told.append(health())
         hands.at += 1.0
     assert [n for n, t in enumerate(told) if "agent_rss_bytes" in t] == [0, 10, 20]
@@ -75,7 +76,7 @@ def test_process_figures_have_the_slow_class() -> None:
 def test_probes_add_what_the_parts_know() -> None:
     """Parts give their own fields; all of them are fields of table ``host``."""
     health = Health(time.monotonic)
-    health.watch([], [lambda: {"kmsg_lost": 3}, lambda: {"nvml_up": 1, "gpus_read": 8}])
+    health.probes += [lambda due: {"kmsg_lost": 3}, lambda due: {"nvml_up": 1, "gpus_read": 8}]
     told = health()
     assert (told["kmsg_lost"], told["nvml_up"], told["gpus_read"]) == (3, 1, 8)
     assert set(told) <= set(TABLES["host"].names)

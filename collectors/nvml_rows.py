@@ -1,0 +1,77 @@
+"""Rows that the NVML collector tells beside samples: events, quality, inventory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from graynode.collectors.base import Machine, Row
+from graynode.pipeline.schema import stable_id
+
+# nvmlEventType bits of nvml.h
+XID: Final = 0x8
+EVENT_KINDS: Final[Mapping[int, tuple[str, str]]] = {
+    0x2: ("ecc_dbe", "uncorrected ECC error"),
+    XID: ("xid", "Xid"),
+    0x80: ("power_source_change", "power source changed"),
+    0x100: ("mig_change", "MIG configuration changed"),
+    0x200: ("ecc_sbe_storm", "storm of corrected ECC errors"),
+    0x400: ("dram_retirement", "memory retired or remapped"),
+    0x800: ("dram_retirement_failed", "memory could not be retired or remapped"),
+    0x1000: ("poison_nonfatal", "non-fatal poison error"),
+    0x2000: ("poison_fatal", "fatal poison error"),
+    0x4000: ("gpu_unavailable", "GPU unavailable"),
+    0x8000: ("recovery_action_change", "the driver's recovery action changed"),
+}
+
+
+class Teller:
+    """Collects one round's rows. ``key`` beside kind, GPU and time makes an event's id its own."""
+
+    def __init__(self, machine: Machine, driver_load: int, ts: datetime) -> None:
+        self._machine, self._load, self.ts = machine, driver_load, ts
+        self.rows: dict[str, list[Row]] = {}
+        self._ids: set[str] = set()
+
+    def event(
+        self,
+        kind: str,
+        message: str,
+        *,
+        gpu_uuid: str | None = None,
+        pci_bus_id: str | None = None,
+        code: int | None = None,
+        **attributes: Any,  # noqa: ANN401 (whatever JSON holds)
+    ) -> None:
+        """An event seen now. Equal ones of one round are told apart by their order."""
+        m, said = self._machine, {k: v for k, v in attributes.items() if v is not None}
+        key = ("nvml", m.boot_id, self._load, gpu_uuid or pci_bus_id, kind, code, self.ts.isoformat())
+        n = 0
+        event_id = stable_id("event", m.cluster, m.node_id, *key)
+        while event_id in self._ids:
+            n += 1
+            event_id = stable_id("event", m.cluster, m.node_id, *key, n)
+        self._ids.add(event_id)
+        self._add("event", {
+            "event_id": event_id, "source": "nvml", "kind": kind, "code": code, "gpu_uuid": gpu_uuid,
+            "pci_bus_id": pci_bus_id, "message": message, "driver_load": self._load,
+            "attributes": json.dumps(said, sort_keys=True) if said else None,
+            "observed_ts": self.ts, "ts_quality": "observed",
+        })  # fmt: skip
+
+    def quality(self, gpu_uuid: str, field: str, state: str, reason: str) -> None:
+        """A change of a field's state; ``*`` is every field of the GPU."""
+        self._add("quality", {"table": "gpu", "entity": gpu_uuid, "field": field, "state": state, "reason": reason})
+
+    def inventory(self, row: Row) -> None:
+        """What there is, at first sight or changed."""
+        self._add("inventory", row)
+
+    def sample(self, row: Row) -> None:
+        """A row of table ``gpu``."""
+        self._add("gpu", row | {"driver_load": self._load})
+
+    def _add(self, table: str, row: Row) -> None:
+        self.rows.setdefault(table, []).append(row)

@@ -1,0 +1,32 @@
+"""Detectors: frames in, findings out. The list is data, so that importing it imports no detector."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from graynode.detectors.base import Detector
+
+DETECTORS: Final = (
+    "graynode.detectors.rules:Rules",
+    "graynode.detectors.ecc:Ecc",
+    "graynode.detectors.links:Links",
+    "graynode.detectors.pcie:Pcie",
+    "graynode.detectors.slow:Slow",
+    "graynode.detectors.thermal:Thermal",
+    "graynode.detectors.blind:Blind",
+    "graynode.detectors.forest:Forest",
+)
+"""Dotted module and class of every detector; the module's last name is the detector's own."""
+
+
+def make(name: str) -> Detector:
+    """A detector by its name, with the shipped thresholds. ``KeyError`` says which names there are."""
+    import importlib
+
+    places = {place.partition(":")[0].rpartition(".")[2]: place for place in DETECTORS}
+    if name not in places:
+        raise KeyError(f"no detector {name!r}; there are {', '.join(places)}")
+    module, _, attribute = places[name].partition(":")
+    detector: Detector = getattr(importlib.import_module(module), attribute)()
+    return detector

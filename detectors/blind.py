@@ -1,0 +1,195 @@
+"""The monitoring itself decays: silent nodes, lost samples, vanished fields and slow NVML calls. Some of it precedes
+the loss of a GPU; all of it means that nothing else here can be trusted. GPUs that NVML does not show are ``rules``'.
+
+Many nodes at once are one cause (``findings`` names the driver, the job or the cluster instead).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import ClassVar, Final
+
+import numpy as np
+import polars as pl
+
+from graynode.detectors import accumulate, baseline, findings, memory, residual
+from graynode.detectors.accumulate import Run
+from graynode.detectors.base import Round, Scored, State
+from graynode.detectors.findings import Candidate
+from graynode.detectors.frames import View, epoch_s, gpus, hosts, moment
+from graynode.detectors.thresholds import Thresholds, shipped
+
+_FIELDS: Final = ("sm_clock_mhz_mean", "power_w_mean", "temp_c_mean", "gpu_util_percent_mean")
+"""Fields that every GPU has in every round of the 1 s class: one that was there and is not is news."""
+_HOST: Final = ("samples", "samples_expected", "samples_expected_sum", "samples_taken_sum", "nvml_call_max_ms_mean")
+_LATENCY: Final = ("latency",)
+_TAU: Final = float(np.log(2.0))
+_TAKEN: Final = 0.8
+_FORGET_SILENT_S: Final = 86_400.0
+_ACTION: Final = "Look at the agent and the driver of this node; until it answers, no other verdict about it holds"
+
+
+class Blind:
+    """The detector."""
+
+    name: ClassVar[str] = "blind"
+    version: ClassVar[int] = 1
+    reads: ClassVar[Mapping[str, tuple[str, ...]]] = {"host": _HOST}
+
+    def __init__(self, thresholds: Thresholds | None = None) -> None:
+        self._thresholds = thresholds or shipped()
+
+    def score(self, round_: Round, state: State) -> Scored:
+        """Score what the window lacks."""
+        now_s = epoch_s(round_.start)
+        nodes, silent = self._silent(round_, state.get("nodes"), now_s)
+        view = hosts(round_.host, _HOST)
+        names = (*baseline.columns(_LATENCY), *Run.columns("latency"), "samples.strikes", "samples.since")
+        remembered = memory.recall(state.get("host"), view.keys, names)
+        history = baseline.roll(remembered, state.get("history"), view.keys, _LATENCY, now_s)
+        found = [
+            *silent,
+            *self._lacking(view, remembered, round_.window_s),
+            *self._slow_calls(view, remembered, round_.window_s),
+        ]
+        boards = gpus(round_.gpu, _FIELDS)
+        fields = memory.recall(
+            state.get("gpu"), boards.keys, [f"{f}.{p}" for f in _FIELDS for p in ("seen", "strikes", "since")]
+        )
+        found += self._vanished(boards, fields, round_.window_s)
+        after: dict[str, pl.DataFrame] = {
+            "nodes": nodes,
+            "host": memory.remember(state.get("host"), view.keys, remembered, now_s),
+            "gpu": memory.remember(state.get("gpu"), boards.keys, fields, now_s),
+        }
+        if history is not None:
+            after["history"] = history
+        return Scored(findings.collect(self, round_, found), after)
+
+    def learn(self, history: Round, state: State) -> State:
+        """Daily medians of the call latency."""
+        view = hosts(history.host, _HOST)
+        if not len(view):
+            return state
+        days = baseline.daily_medians(
+            view.keys, view.t_s, {"latency": residual.log_of(view.x["nvml_call_max_ms_mean"])}
+        )
+        newest = float(np.floor(view.t_s.max() / baseline.DAY_S))
+        return {**state, "history": baseline.join(state.get("history"), days, newest)}
+
+    def _silent(self, round_: Round, known: pl.DataFrame | None, now_s: float) -> tuple[pl.DataFrame, list[Candidate]]:
+        limit = self._thresholds.value(self.name, "silent", round_.window_s)
+        here = _present(round_).with_columns(seen=pl.lit(now_s), strikes=pl.lit(0.0))
+        if known is None:
+            return here, []
+        absent = (
+            known.join(here, on="node_id", how="anti")
+            .filter(pl.col("seen") >= now_s - _FORGET_SILENT_S)
+            .with_columns(strikes=pl.col("strikes") + 1.0)
+        )
+        told = absent.filter(pl.col("strikes") >= limit / 2)
+        nodes = pl.concat([here, absent]).sort("node_id")
+        return nodes, [_gone(row, limit) for row in told.iter_rows(named=True)]
+
+    def _lacking(self, view: View, remembered: memory.Arrays, window_s: int) -> Iterator[Candidate]:
+        x = view.x
+        due = np.where(x["samples_expected_sum"] > 0, x["samples_expected_sum"], np.nan)
+        expected = np.where(x["samples_expected"] > 0, x["samples_expected"], np.nan)
+        taken = np.fmin(x["samples_taken_sum"] / due, x["samples"] / expected)
+        limit = self._thresholds.value(self.name, "samples", window_s)
+        bad = taken < _TAKEN
+        count, since = accumulate.strike(remembered, "samples", bad, ~np.isnan(taken), view.t_s)
+        for i in np.flatnonzero((count >= limit / 2) & bad):
+            said = f"only {taken[i]:.0%} of the samples that were due arrived"
+            yield _node(view, int(i), "samples", said, taken[i], count[i], limit, since[i])
+
+    def _slow_calls(self, view: View, remembered: memory.Arrays, window_s: int) -> Iterator[Candidate]:
+        limit = self._thresholds.value(self.name, "call_latency", window_s)
+        latency = view.x["nvml_call_max_ms_mean"]
+        base = remembered["latency.base"]
+        run = accumulate.advance(remembered, "latency", residual.log_of(latency) - base, view.t_s, _TAU)
+        baseline.learn(remembered, "latency", residual.log_of(latency), run.sum < limit / 2, 3 * _TAU)
+        for i in np.flatnonzero(run.sum >= limit / 2):
+            said = f"its slowest NVML call takes {latency[i]:.0f} ms, {np.exp(run.mean[i]):.1f} times its own past"
+            c = _node(view, int(i), "call_latency", said, latency[i], run.sum[i], limit, run.since_s[i])
+            yield {**c, "unit": "ms", "baseline": np.exp(base[i]), "effect": np.expm1(run.mean[i])}
+
+    def _vanished(self, view: View, remembered: memory.Arrays, window_s: int) -> Iterator[Candidate]:
+        limit = self._thresholds.value(self.name, "fields", window_s)
+        gone: dict[int, list[str]] = {}
+        score: dict[int, tuple[float, float]] = {}
+        for f in _FIELDS:
+            here = ~np.isnan(view.x[f])
+            seen = (remembered[f"{f}.seen"] == 1.0) | here
+            remembered[f"{f}.seen"] = np.where(seen, 1.0, np.nan)
+            count, since = accumulate.strike(remembered, f, ~here & seen, seen, view.t_s)
+            for i in np.flatnonzero((count >= limit / 2) & ~here):
+                gone.setdefault(int(i), []).append(f.removesuffix("_mean"))
+                score[int(i)] = max(score.get(int(i), (0.0, 0.0)), (float(count[i]), -float(since[i])))
+        for row, names in gone.items():
+            yield {
+                **view.identity(row),
+                "subject": "gpu",
+                "cause": "monitoring_blind",
+                "signal": "fields",
+                "unit": "fields",
+                "value": float(len(names)),
+                "score": score[row][0],
+                "threshold": limit,
+                "since": moment(-score[row][1]),
+                "severity": "ticket",
+                "message": f"{view.gpu_name(row)} no longer gives {', '.join(names)}",
+                "action": _ACTION,
+                "evidence": {"fields": names},
+            }
+
+
+def _present(round_: Round) -> pl.DataFrame:
+    schema = dict.fromkeys(("node_id", "cluster", "node", "boot_id"), pl.String)
+    parts = [
+        f.select((pl.col(c) if c in f.columns else pl.lit(None)).cast(pl.String).alias(c) for c in schema)
+        for f in (round_.host, round_.gpu, round_.link)
+        if "node_id" in f.columns
+    ]
+    rows = pl.concat(parts) if parts else pl.DataFrame(schema=schema)
+    return (
+        rows.drop_nulls("node_id").sort(*schema, nulls_last=True).unique("node_id", keep="first", maintain_order=True)
+    )
+
+
+def _gone(row: dict[str, object], limit: float) -> Candidate:
+    seen = float(row["seen"])  # type: ignore[arg-type]
+    return {
+        **{k: row[k] for k in ("cluster", "node_id", "node", "boot_id")},
+        "subject": "node",
+        "cause": "monitoring_blind",
+        "signal": "silent",
+        "value": row["strikes"],
+        "unit": "windows",
+        "score": row["strikes"],
+        "threshold": limit,
+        "since": moment(seen),
+        "severity": "ticket",
+        "message": f"Node {row['node'] or row['node_id']} is silent: last heard of at {moment(seen):%H:%M:%S} UTC",
+        "action": "See whether the node, its network or only the agent is down; it is unknown, not healthy",
+        "evidence": {},
+    }
+
+
+def _node(
+    view: View, i: int, signal: str, said: str, value: float, count: float, limit: float, since: float
+) -> Candidate:
+    return {
+        **view.identity(i),
+        "subject": "node",
+        "cause": "monitoring_blind",
+        "signal": signal,
+        "value": value,
+        "score": count,
+        "threshold": limit,
+        "since": moment(float(since)),
+        "severity": "ticket",
+        "message": f"Node {view.text('node')[i] or view.text('node_id')[i]}: {said}",
+        "action": _ACTION,
+        "evidence": {},
+    }

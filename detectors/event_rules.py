@@ -1,0 +1,207 @@
+"""What events say without statistics: kernel log and NVML events in, findings out. The hard-event path runs this.
+
+Lines of one GPU and number within 5 s are one episode (METHODS of the field: a GPU that prints an Xid a thousand
+times has had one fault). What an NVIDIA number means is data (``graynode.detectors.policy``); the other kinds are
+in the table ``_KINDS`` below. An Xid of an application (13, 31, 43, 45 …) is kept for the digest and tells nobody.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import polars as pl
+
+from graynode.detectors import event_kinds
+from graynode.detectors.policy import Policy, Verdict, shipped
+from graynode.pipeline.schema import stable_id
+
+Event = Mapping[str, Any]
+"""A row of table ``event``."""
+Finding = dict[str, Any]
+
+DETECTOR: Final = "rules"
+VERSION: Final = 1
+_EPISODE: Final = timedelta(seconds=5)
+_WITNESS: Final = timedelta(minutes=10)
+_REMEMBERED: Final = 20_000
+_OFF_BUS: Final = 79
+
+
+class EventRules:
+    """Findings of events, with the little memory that episodes and second witnesses need (bounded)."""
+
+    def __init__(self, policy: Policy | None = None) -> None:
+        self._policy = policy or shipped()
+        self._lines: OrderedDict[tuple[str, ...], datetime] = OrderedDict()
+        self._off_bus: OrderedDict[str, datetime] = OrderedDict()
+
+    def findings(self, events: pl.DataFrame | Iterable[Event]) -> list[Finding]:
+        """One finding per episode, in order of time. Contrary evidence (``clears``) comes as findings too."""
+        rows = events.iter_rows(named=True) if isinstance(events, pl.DataFrame) else events
+        made: list[Finding] = []
+        running: dict[tuple[str, ...], Finding] = {}
+        for event in sorted(rows, key=lambda e: (e["ts"], str(e.get("event_id")))):
+            facts = _attributes(event)
+            verdict = self._judge(event, facts)
+            if verdict is None:
+                continue
+            key = _key(event)
+            if not self._same_episode(key, event["ts"]):
+                running[key] = _finding(event, verdict, facts)
+                made.append(running[key])
+            elif key in running:
+                _one_more_line(running[key])
+        return made
+
+    def _same_episode(self, key: tuple[str, ...], ts: datetime) -> bool:
+        before = self._lines.get(key)
+        self._lines[key] = ts
+        self._lines.move_to_end(key)
+        while len(self._lines) > _REMEMBERED:
+            self._lines.popitem(last=False)
+        return before is not None and timedelta(0) <= ts - before <= _EPISODE
+
+    def _judge(self, event: Event, facts: Mapping[str, Any]) -> Verdict | None:
+        kind, code = event.get("kind"), event.get("code")
+        if kind == "gpu_off_bus" or (kind == "xid" and code == _OFF_BUS):
+            self._off_bus[str(event["node_id"])] = event["ts"]
+            while len(self._off_bus) > _REMEMBERED:
+                self._off_bus.popitem(last=False)
+        said = self._meaning(event, kind, code, facts)
+        return event_kinds.told_by_a_program(said) if said is not None and facts.get("facility") else said
+
+    def _meaning(self, event: Event, kind: Any, code: Any, facts: Mapping[str, Any]) -> Verdict | None:  # noqa: ANN401
+        if kind == "xid" and code is not None:
+            return self._policy.xid(int(code), facts)
+        if kind == "sxid" and code is not None:
+            return self._policy.sxid(int(code), facts)
+        if kind == "gpu_off_bus":
+            return None if facts.get("after_xid") else self._policy.xid(_OFF_BUS)
+        if kind == "gpu_lost":
+            return self._lost(event, facts)
+        return event_kinds.KINDS[kind](facts) if kind in event_kinds.KINDS else None
+
+    def _lost(self, event: Event, facts: Mapping[str, Any]) -> Verdict:
+        """NVML alone may have lost its view, not the GPU: one more witness is asked for."""
+        said = self._off_bus.get(str(event["node_id"]))
+        near = said is not None and abs(event["ts"] - said) <= _WITNESS
+        if near or facts.get("pci_present") is False or facts.get("witness"):
+            lost = self._policy.xid(_OFF_BUS)
+            return event_kinds.verdict(
+                "GPU lost: NVML and a second witness agree", "gpu_lost", "page", lost.action, hold=True
+            )
+        return event_kinds.verdict(
+            "NVML does not answer for a GPU that no second witness calls lost",
+            "monitoring_blind",
+            "ticket",
+            "Find out whether the GPU or only its monitoring is gone: look for it in lspci and the kernel log.",
+            hold=True,
+        )
+
+
+def from_events(events: pl.DataFrame | Iterable[Event], policy: Policy | None = None) -> list[Finding]:
+    """Findings of these events alone, without memory of earlier ones."""
+    return EventRules(policy).findings(events)
+
+
+def is_clearing(finding: Mapping[str, Any]) -> bool:
+    """Whether a finding only says that something is over."""
+    return bool(finding.get("signal", "").startswith("clear_"))
+
+
+# --- rows ---
+
+
+def _key(event: Event) -> tuple[str, ...]:
+    entity = event.get("pci_bus_id") or event.get("gpu_uuid") or ""
+    return (
+        str(event["node_id"]),
+        str(event.get("kind")),
+        str(event.get("code")),
+        str(entity),
+        str(event.get("source")),
+    )
+
+
+def _attributes(event: Event) -> dict[str, Any]:
+    raw = event.get("attributes")
+    if isinstance(raw, Mapping):
+        return dict(raw)
+    try:
+        parsed = json.loads(raw or "{}")
+    except ValueError:
+        return {}
+    return parsed if isinstance(parsed, dict) else {}
+
+
+def _signal(event: Event, verdict: Verdict) -> str:
+    kind = str(event.get("kind"))
+    if verdict.clears:
+        return f"clear_{kind}"
+    return f"{kind}_{event['code']}" if kind in ("xid", "sxid") else kind
+
+
+def _subject(event: Event) -> str:
+    if event.get("gpu_uuid") or event.get("kind") in ("xid", "gpu_off_bus", "gpu_lost", "gpu_hung", "gsp", "nvrm"):
+        return "gpu" if event.get("gpu_uuid") or event.get("pci_bus_id") else "node"
+    return "switch" if event.get("kind") == "sxid" else "node"
+
+
+def _finding(event: Event, verdict: Verdict, facts: Mapping[str, Any]) -> Finding:
+    entity = event.get("pci_bus_id") or event.get("gpu_uuid") or ""
+    signal = _signal(event, verdict)
+    return {
+        **{key: event.get(key) for key in ("ts", "cluster", "node_id", "node", "boot_id", "gpu_uuid")},
+        "finding_id": stable_id("finding", event.get("cluster"), event["node_id"], DETECTOR, event.get("event_id")),
+        "detector": DETECTOR,
+        "version": VERSION,
+        "subject": _subject(event),
+        "cause": verdict.cause or None,
+        "signal": signal,
+        "value": 1.0,
+        "unit": "lines",
+        "since": event["ts"],
+        "severity": verdict.severity,
+        "message": f"{verdict.title}{f' on {entity}' if entity else ''}{_process(event)}",
+        "action": verdict.action or None,
+        "evidence": json.dumps(_evidence(event, verdict, facts), ensure_ascii=False, sort_keys=True),
+        "live": True,
+    }  # fmt: skip
+
+
+def _process(event: Event) -> str:
+    if event.get("pid") is None:
+        return ""
+    return f"; process {event.get('process') or '?'} ({event['pid']})"
+
+
+def _evidence(event: Event, verdict: Verdict, facts: Mapping[str, Any]) -> dict[str, Any]:
+    if verdict.clears:
+        return {"clears": list(verdict.clears), "new_boot": verdict.new_boot, "pci_bus_id": event.get("pci_bus_id")}
+    more: dict[str, Any] = {
+        "pci_bus_id": event.get("pci_bus_id"),
+        "action_source": verdict.action_source,
+        "owner": verdict.owner,
+        "next_step": verdict.next_step or None,
+        "hold": verdict.hold,
+        "lines": 1,
+        "raw": str(event.get("raw") or "")[:400] or None,
+        "source": event.get("source"),
+        "catalogue_action": verdict.bucket or None,
+        "disagree": dict(verdict.disagree) if verdict.disagree else None,
+        "details": dict(facts) or None,
+    }
+    if event.get("ts_quality") not in (None, "exact"):
+        more["ts_quality"] = event["ts_quality"]
+    return {k: v for k, v in more.items() if v is not None}
+
+
+def _one_more_line(finding: Finding) -> None:
+    more = json.loads(finding["evidence"])
+    more["lines"] = more.get("lines", 1) + 1
+    finding["value"] = float(more["lines"])
+    finding["evidence"] = json.dumps(more, ensure_ascii=False, sort_keys=True)

@@ -1,0 +1,163 @@
+"""Odd combinations that no rule names: an isolation forest on residuals, read through conformal p-values.
+
+The forest only ranks. Whether a score is rare is said by split-conformal p-values over healthy scores that it was
+not fitted on, one window per GPU and day, so that one GPU's busy hour does not count as many. ``contamination`` is an
+asserted prevalence and decides nothing. It scores every tenth round and never pages: its findings are a digest.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import polars as pl
+
+from graynode.detectors import capability, conformal, findings, memory, residual
+from graynode.detectors.base import Round, Scored, State
+from graynode.detectors.findings import Candidate
+from graynode.detectors.frames import Bools, Floats, View, codes, epoch_s, gpus, moment
+from graynode.detectors.thresholds import Thresholds, shipped
+
+EVERY: Final = 10
+"""Rounds from one scoring to the next."""
+_FEATURES: Final = (
+    "sm_clock_mhz_mean", "mem_clock_mhz_mean", "power_w_mean", "temp_c_mean", "mem_temp_c_mean",
+    "gpu_util_percent_mean",
+    "sm_active_ratio_mean", "dram_active_ratio_mean",
+)  # fmt: skip
+_NUMBERS: Final = (*dict.fromkeys((*capability.NUMBERS, *_FEATURES)),)
+_KEPT_DAYS: Final = 8
+_KEPT_ROWS: Final = 8192
+_LEAST: Final = 100
+"""Healthy GPU-days that each half needs before anything is scored."""
+_SEED: Final = 20_261
+_MOST: Final = 3.0
+
+
+class Forest:
+    """The detector."""
+
+    name: ClassVar[str] = "forest"
+    version: ClassVar[int] = 1
+
+    def __init__(self, thresholds: Thresholds | None = None) -> None:
+        self._thresholds = thresholds or shipped()
+
+    def score(self, round_: Round, state: State) -> Scored:
+        """Score every tenth round; the other rounds give nothing and change nothing."""
+        now_s = epoch_s(round_.start)
+        if int(now_s // round_.window_s) % EVERY:
+            return Scored(findings.none(), state)
+        view = gpus(round_.gpu, _NUMBERS)
+        features = _features(view, round_.window_s)
+        judged = ~np.all(np.isnan(features), axis=1)
+        p = _p_values(state.get("history"), features, judged)
+        remembered = memory.recall(state.get("gpu"), view.keys, ("sum", "since"))
+        limit = self._thresholds.value(self.name, "odd", round_.window_s)
+        found = _accumulate(view, remembered, p, limit)
+        day = np.floor(now_s / 86_400.0)
+        history = _learn(state.get("history"), view, features, judged & ~(remembered["sum"] >= limit / 2), day)
+        after = {"gpu": memory.remember(state.get("gpu"), view.keys, remembered, now_s), "history": history}
+        return Scored(findings.collect(self, round_, found), after)
+
+
+def _features(view: View, window_s: int) -> Floats:
+    groups = residual.peers(view)
+    judged = capability.loaded(view, window_s)
+    columns = [
+        residual.against_peers(np.where(judged, residual.log_of(view.x[f]), np.nan), groups).excess for f in _FEATURES
+    ]
+    return np.column_stack(columns) if len(view) else np.zeros((0, len(_FEATURES)))
+
+
+def _accumulate(view: View, remembered: memory.Arrays, p: Floats, limit: float) -> list[Candidate]:
+    odd = np.clip(-np.log10(np.where(np.isnan(p), 1.0, p)), 0.0, _MOST) - 1.0
+    before = np.nan_to_num(remembered["sum"])
+    after = np.where(np.isnan(p), before, np.maximum(0.0, before + odd))
+    since = np.where(after > 0, np.where(np.isnan(remembered["since"]), view.t_s, remembered["since"]), np.nan)
+    remembered.update(sum=after, since=since)
+    return [_candidate(view, int(i), after[i], p[i], limit, since[i]) for i in np.flatnonzero(after >= limit / 2)]
+
+
+def _candidate(view: View, i: int, score: float, p: float, limit: float, since: float) -> Candidate:
+    return {
+        **view.identity(i),
+        "subject": "gpu",
+        "cause": "unusual",
+        "signal": "odd",
+        "value": p,
+        "unit": "p-value",
+        "p_value": p,
+        "score": score,
+        "threshold": limit,
+        "since": moment(float(since)),
+        "severity": "digest",
+        "message": f"{view.gpu_name(i)} behaves unlike its peers in a way no rule names",
+        "action": "Look at its clocks, power and heat beside its neighbours'",
+        "evidence": {"pci_bus_id": view.text("pci_bus_id_last")[i]},
+    }
+
+
+def _learn(history: pl.DataFrame | None, view: View, features: Floats, healthy: Bools, day: float) -> pl.DataFrame:
+    """History with one window of each GPU and day: the first loaded one that is scored."""
+    fresh = pl.DataFrame(
+        {
+            "key": view.keys,
+            "day": np.full(len(view), day),
+            **{f: features[:, j].astype(np.float32) for j, f in enumerate(_FEATURES)},
+        },
+        schema_overrides={"key": pl.String},
+    ).filter(pl.Series(healthy, dtype=pl.Boolean))
+    if history is None:
+        return fresh
+    fresh = fresh.join(history.filter(pl.col("day") == day).select("key"), on="key", how="anti")
+    if fresh.is_empty():
+        return history
+    return pl.concat([history.filter(pl.col("day") > day - _KEPT_DAYS), fresh]).sort("day", "key").tail(_KEPT_ROWS)
+
+
+def _p_values(history: pl.DataFrame | None, features: Floats, judged: Bools) -> Floats:
+    p = np.full(len(features), np.nan)
+    if history is None or history.height < 2 * _LEAST or not judged.any():
+        return p
+    model, medians, calibration = _fit(_Frame(history))
+    if model is None:
+        return p
+    p[judged] = conformal.p_values(calibration, _odd(model, features[judged], medians))
+    return p
+
+
+class _Frame:
+    """A frame as a key of the cache of fitted forests: equal rows, equal forest."""
+
+    def __init__(self, frame: pl.DataFrame) -> None:
+        self.frame = frame
+        self._hash = hash(frame.select(_FEATURES).to_numpy().tobytes())
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Frame) and (self.frame is other.frame or self.frame.equals(other.frame))
+
+
+@functools.lru_cache(maxsize=2)
+def _fit(history: _Frame) -> tuple[Any, Floats, Floats]:
+    """Forest, feature medians and the calibration scores; the forest is ``None`` where a half is too small."""
+    from sklearn.ensemble import IsolationForest  # a second and 130 MiB: only where there is something to fit
+
+    rows = history.frame.select(_FEATURES).to_numpy().astype(np.float64)
+    half = codes(history.frame.get_column("key"), history.frame.get_column("day")) % 2 == 0
+    fit, calibrate = rows[half], rows[~half]
+    known = ~np.isnan(fit)
+    medians = np.array([np.median(c[k]) if k.any() else 0.0 for c, k in zip(fit.T, known.T, strict=True)])
+    if min(len(fit), len(calibrate)) < _LEAST:
+        return None, medians, np.zeros(0)
+    model = IsolationForest(n_estimators=100, max_samples=min(256, len(fit)), random_state=_SEED, n_jobs=1)
+    model.fit(np.where(known, fit, medians))
+    return model, medians, _odd(model, calibrate, medians)
+
+
+def _odd(model: Any, features: Floats, medians: Floats) -> Floats:  # noqa: ANN401 (scikit-learn has no types)
+    return -np.asarray(model.score_samples(np.where(np.isnan(features), medians, features)), dtype=np.float64)

@@ -1,0 +1,114 @@
+"""Fewer GPUs than the node has: lost where two witnesses agree, else the monitoring is blind.
+
+NVML and the PCI bus are the witnesses. NVML alone loses sight of healthy GPUs: a container cut off from its
+devices, a driver upgrade. What the node should have is what its inventory says or, failing that, the most it has
+shown.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import polars as pl
+
+from graynode.detectors import rule_table as table
+from graynode.detectors.base import Round
+from graynode.detectors.frames import Bools, Floats, View, hosts, moment
+from graynode.detectors.memory import Arrays, recall, remember
+from graynode.detectors.rule_table import Rule
+
+_NUMBERS: Final = ("gpus_expected_max", "gpus_read_max", "uptime_s_last", "nvml_up_last")
+_COLUMNS: Final = (
+    "most", "short_since", "gpus_missing.n", "gpus_missing.since", "gpus_missing.told",
+    "gpus_unread.n", "gpus_unread.since", "gpus_unread.told",
+)  # fmt: skip
+_SOURCE: Final = "graynode rules: NVML and the PCI bus as two witnesses"
+MISSING: Final = Rule(
+    "gpus_missing", "gpus_read_max", "gpu_lost", "page", "platform",
+    "GPUs are missing on the PCI bus and in NVML",
+    "Take the node out of scheduling and restart it; a GPU off the bus does not come back by itself.",
+    "If it is missing again after the restart, reseat it or ask the vendor.", _SOURCE, table.LOST_WINDOWS, unit="GPUs",
+)  # fmt: skip
+UNREAD: Final = Rule(
+    "gpus_unread", "gpus_read_max", "monitoring_blind", "ticket", "platform",
+    "GPUs are on the PCI bus but NVML does not show them",
+    "Find out why NVML does not show them: driver state, container devices; nothing is known of their health.",
+    "Run nvidia-smi on the node itself and read the kernel log for NVRM lines.", _SOURCE, table.BLIND_WINDOWS,
+    unit="GPUs",
+)  # fmt: skip
+
+
+def score(round_: Round, memory: pl.DataFrame | None) -> tuple[list[dict[str, Any]], pl.DataFrame]:
+    """Findings about counts, and the memory of what each node has shown."""
+    view = hosts(round_.host, _NUMBERS)
+    kept = recall(memory, view.keys, _COLUMNS)
+    read, pci = view.x["gpus_read_max"], view.x["gpus_expected_max"]
+    most = _most(view, kept, _expected(round_.inventory, view.keys))
+    settled = ~(view.x["uptime_s_last"] < table.BOOT_GRACE_S)
+    judged = settled & ~np.isnan(read) & (view.x["nvml_up_last"] != 0)
+    missing, unread = judged & (read < most) & (pci < most), judged & (read < most) & ~(pci < most)
+    found = _told(view, kept, MISSING, missing, judged & ~missing, round_.window_s)
+    found += _told(view, kept, UNREAD, unread, judged & ~unread, round_.window_s)
+    return found, remember(memory, view.keys, kept, round_.start.timestamp())
+
+
+def _expected(inventory: pl.DataFrame, keys: pl.Series) -> Floats:
+    if not {"node_id", "kind", "expected"} <= set(inventory.columns):
+        return np.full(len(keys), np.nan)
+    said = inventory.filter(pl.col("kind") == "gpu").group_by("node_id").agg(pl.col("expected").max())
+    frame = keys.alias("node_id").to_frame().join(said, on="node_id", how="left", maintain_order="left")
+    return frame.get_column("expected").cast(pl.Float64).fill_null(float("nan")).to_numpy()
+
+
+def _most(view: View, kept: Arrays, expected: Floats) -> Floats:
+    """What the node should have; a smaller count that both witnesses show for a week becomes it."""
+    read, pci = view.x["gpus_read_max"], view.x["gpus_expected_max"]
+    most = np.fmax(np.fmax(kept["most"], expected), np.fmax(read, pci))
+    short = (read < most) & (pci < most)
+    since = np.where(short, np.where(np.isnan(kept["short_since"]), view.t_s, kept["short_since"]), np.nan)
+    accepted = short & (view.t_s - since >= table.FORGET_COUNT_S) & np.isnan(expected)
+    most = np.where(accepted, np.fmax(read, pci), most)
+    kept["short_since"] = np.where(np.isnan(read), kept["short_since"], since)
+    kept["most"] = most
+    return most
+
+
+def _told(view: View, kept: Arrays, rule: Rule, bad: Bools, well: Bools, window_s: int) -> list[dict[str, Any]]:
+    count, since, told = (kept[f"{rule.signal}.{what}"] for what in ("n", "since", "told"))
+    count[bad] = np.nan_to_num(count[bad]) + 1
+    count[well] = 0
+    since[bad & np.isnan(since)] = view.t_s[bad & np.isnan(since)]
+    need = 1 if window_s >= table.LONG_WINDOW_S else rule.hits
+    due = bad & (count >= need) & (np.isnan(told) | (view.t_s - told >= table.AGAIN_S))
+    over = well & ~np.isnan(told)
+    found = [_finding(view, int(i), rule, kept["most"][i], since[i]) for i in np.flatnonzero(due)]
+    for i in np.flatnonzero(over):
+        ended = _finding(view, int(i), rule, kept["most"][i], since[i])
+        message = f"over: {ended['message']}"
+        found.append(ended | {"hold": False, "clears": [rule.signal], "severity": "digest", "message": message})
+    told[due] = view.t_s[due]
+    since[well] = told[well] = np.nan
+    return found
+
+
+def _finding(view: View, i: int, rule: Rule, most: float, since_s: float) -> dict[str, Any]:
+    read, pci = view.x["gpus_read_max"][i], view.x["gpus_expected_max"][i]
+    on_bus = "unknown" if np.isnan(pci) else f"{pci:.0f}"
+    return {
+        **view.identity(i),
+        "subject": "node",
+        "cause": rule.cause,
+        "severity": rule.severity,
+        "signal": rule.signal,
+        "value": float(read),
+        "baseline": float(most),
+        "unit": rule.unit,
+        "since": moment(since_s),
+        "message": f"{rule.words}: NVML reads {read:.0f}, the PCI bus shows {on_bus}, the node has {most:.0f}",
+        "action": rule.action,
+        "owner": rule.owner,
+        "next_step": rule.next_step,
+        "action_source": rule.source,
+        "hold": True,
+    }

@@ -1,0 +1,148 @@
+"""What the ``links`` detector says: its candidates, in words for a person."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+import numpy as np
+
+from graynode.detectors.findings import Candidate
+from graynode.detectors.frames import View, moment
+from graynode.detectors.growth import Growth
+
+_PORT: Final = "Clean and reseat both ends of the cable, then swap it; look at the switch port's own log"
+_NVLINK: Final = "Drain the node and reset all its GPUs together; if it comes back, run the vendor's field diagnostic"
+
+
+def _name(view: View, i: int) -> str:
+    node = view.text("node")[i] or view.text("node_id")[i]
+    if "link" in view.who.columns:
+        return f"Link {view.text('link')[i]} of {node}"
+    return f"GPU {view.text('gpu_uuid')[i]} on {node}"
+
+
+def _about(view: View, i: int) -> Candidate:
+    of_port = "link" in view.who.columns
+    kind = view.text("link_kind_last")[i] if of_port else "nvlink"
+    return {
+        **view.identity(i),
+        "subject": "link" if of_port else "gpu",
+        "action": _NVLINK if kind == "nvlink" else _PORT,
+        "severity": "ticket",
+    }
+
+
+def outage(
+    view: View, i: int, signal: str, longest: float, hour: float, limit: float, since: datetime | None
+) -> Candidate:
+    """One contiguous outage."""
+    kills = "every NCCL job over it" if signal == "outage_30s" else "NCCL jobs before 2.23 over it"
+    return {
+        **_about(view, i),
+        "cause": "link_down",
+        "signal": signal,
+        "value": longest,
+        "unit": "s",
+        "score": longest,
+        "threshold": limit,
+        "since": since,
+        "severity": "page" if signal == "outage_30s" else "ticket",
+        "message": f"{_name(view, i)} was down {longest:.0f} s at once: long enough to end {kills}",
+        "evidence": {"down_s_last_hour": hour, "link_kind": view.text("link_kind_last")[i]},
+    }
+
+
+def in_pieces(view: View, i: int, hour: float, longest: float, limit: float, since: datetime | None) -> Candidate:
+    """Outages that are short each and long together."""
+    return {
+        **_about(view, i),
+        "cause": "link_flap",
+        "signal": "down_in_pieces",
+        "value": hour,
+        "unit": "s in an hour",
+        "score": hour,
+        "threshold": limit,
+        "since": since,
+        "message": f"{_name(view, i)} was down {hour:.0f} s in the last hour, in pieces of at most {longest:.0f} s: no "
+        "piece ends a job, but the port is going bad",
+        "evidence": {"longest_s": longest},
+    }
+
+
+def flap(view: View, i: int, downs: float, hour: float, limit: float, since: datetime | None) -> Candidate:
+    """A link that goes down again and again."""
+    return {
+        **_about(view, i),
+        "cause": "link_flap",
+        "signal": "flap",
+        "value": downs,
+        "unit": "downs",
+        "score": downs,
+        "threshold": limit,
+        "since": since,
+        "message": f"{_name(view, i)} went down {downs:.0f} times in ten minutes ({hour:.0f} s down in the last hour)",
+        "evidence": {"down_s_last_hour": hour},
+    }
+
+
+def rate(
+    view: View, i: int, now: float, expected: float, others: int, count: float, limit: float, since: datetime | None
+) -> Candidate:
+    """A link slower than it was, or than the same link of other nodes."""
+    return {
+        **_about(view, i),
+        "cause": "link_degraded",
+        "signal": "rate",
+        "value": now,
+        "baseline": expected,
+        "peers": others,
+        "unit": "Gb/s",
+        "effect": 1.0 - now / expected,
+        "score": count,
+        "threshold": limit,
+        "since": since,
+        "message": f"{_name(view, i)} runs at {now:.0f} Gb/s where it should at {expected:.0f}",
+        "evidence": {"windows_in_a_row": count},
+    }
+
+
+def nvlinks(
+    view: View, i: int, active: float, most: float, count: float, limit: float, since: datetime | None
+) -> Candidate:
+    """NVLinks that were active before and are not now."""
+    return {
+        **_about(view, i),
+        "cause": "nvlink_fault",
+        "signal": "nvlinks",
+        "value": active,
+        "baseline": most,
+        "unit": "links",
+        "effect": 1.0 - active / most,
+        "score": count,
+        "threshold": limit,
+        "since": since,
+        "message": f"{_name(view, i)}: {active:.0f} of {most:.0f} NVLinks are active",
+        "evidence": {"windows_in_a_row": count},
+    }
+
+
+def errors(view: View, i: int, grown: Growth, now: float, score: float, limit: float, cause: str) -> Candidate:
+    """Error counters that grow in more hours than the link's and the fleet's past explain."""
+    past = grown.history_h[i]
+    expected = grown.history[i] / past * grown.exposure_h[i] if past > 0 else np.nan
+    return {
+        **_about(view, i),
+        "cause": cause,
+        "signal": "errors",
+        "value": grown.count[i],
+        "baseline": expected,
+        "unit": "error-hours",
+        "score": score,
+        "threshold": limit,
+        "p_value": grown.p[i],
+        "since": moment(float(grown.since_s[i])),
+        "message": f"{_name(view, i)}: errors in {grown.count[i]:.0f} of the last {grown.exposure_h[i]:.0f} hours; "
+        f"before, in {grown.history[i]:.0f} of {past:.0f}",
+        "evidence": {"errors_this_window": now},
+    }

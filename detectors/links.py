@@ -1,0 +1,157 @@
+"""Links: outages that end a job, outages in pieces, flaps, growing errors, less speed or width than expected.
+
+A collective dies of one contiguous outage that is longer than its timeout: about 7.5 s for NCCL 2.14–2.22 and about
+30 s since 2.23. The sum of outages in an hour is a second measure: it tells a bad port that has not killed a job yet.
+A link that was never seen active is nobody's fault: an empty cage is down for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar, Final
+
+import numpy as np
+
+from graynode.detectors import accumulate, findings, growth, link_words, memory, residual, ring
+from graynode.detectors.base import Round, Scored, State
+from graynode.detectors.findings import Candidate
+from graynode.detectors.frames import Floats, View, codes, epoch_s, gpus, links, moment
+from graynode.detectors.growth import Prior
+from graynode.detectors.thresholds import Thresholds, shipped
+
+_ERRORS: Final = (
+    "link_downed", "link_error_recovery", "symbol_errors", "rx_errors", "rx_remote_physical_errors", "tx_errors",
+    "integrity_errors", "buffer_overruns", "rnr_nak_retry_errors", "ack_timeouts", "packet_sequence_errors",
+)  # fmt: skip
+_NVLINK_ERRORS: Final = (
+    "nvlink_crc_flit_errors", "nvlink_crc_data_errors", "nvlink_replay_errors", "nvlink_recovery_errors",
+    "nvlink5_malformed_packets", "nvlink5_rx_errors", "nvlink5_rx_general_errors", "nvlink5_integrity_errors",
+    "nvlink5_recoveries_failed", "nvlink5_effective_errors",
+)  # fmt: skip
+_LINK_NUMBERS: Final = (
+    "samples", "samples_expected", "rate_gbps_mean", "down_s_sum", "outage_s_max", "downs_sum",
+    *(f"{e}_delta" for e in _ERRORS),
+)  # fmt: skip
+_GPU_NUMBERS: Final = (
+    "samples", "samples_expected", "nvlink_links_active_last", "nvlink_links_inactive_last",
+    *(f"{e}_delta" for e in _NVLINK_ERRORS),
+)  # fmt: skip
+_PRIOR: Final = Prior(0.2, 20.0)
+"""One error-hour in a hundred on average, very unequal over links; provisional until the fleet's own fit takes over."""
+_FLAP_SLOTS: Final = 3
+"""The running five minutes and the two before: ten to fifteen minutes."""
+_OUTAGES: Final = ("outage_30s", "outage_7s", "down_in_pieces", "flap")
+_RATE_BELOW: Final = 0.99
+_FIRST_S: Final = 7.5
+_REMEMBERED: Final = (
+    "active", "rate_best", "rate.strikes", "rate.since", "out.since",
+    *ring.columns("down"), *ring.columns("longest"), *ring.columns("downs"), *growth.columns(),
+)  # fmt: skip
+
+
+class Links:
+    """The detector: ports from table ``link``, NVLink sums from table ``gpu``."""
+
+    name: ClassVar[str] = "links"
+    version: ClassVar[int] = 1
+
+    def __init__(self, thresholds: Thresholds | None = None) -> None:
+        self._thresholds = thresholds or shipped()
+
+    def score(self, round_: Round, state: State) -> Scored:
+        """Score the window's links."""
+        now_s = epoch_s(round_.start)
+        view = links(round_.link, _LINK_NUMBERS)
+        ports = memory.recall(state.get("link"), view.keys, _REMEMBERED)
+        found = [*self._outages(view, ports, round_.window_s), *self._rates(view, ports, round_.window_s)]
+        found += self._errors(view, ports, _total(view, _ERRORS), round_.window_s, "link_errors")
+        boards = gpus(round_.gpu, _GPU_NUMBERS)
+        names = ("most_active", "nvlinks.strikes", "nvlinks.since", *growth.columns())
+        nvlinks = memory.recall(state.get("gpu"), boards.keys, names)
+        found += self._errors(boards, nvlinks, _total(boards, _NVLINK_ERRORS), round_.window_s, "nvlink_fault")
+        found += self._nvlinks(boards, nvlinks, round_.window_s)
+        after = {
+            "link": memory.remember(state.get("link"), view.keys, ports, now_s),
+            "gpu": memory.remember(state.get("gpu"), boards.keys, nvlinks, now_s),
+        }
+        return Scored(findings.collect(self, round_, found), after)
+
+    def _outages(self, view: View, ports: memory.Arrays, window_s: int) -> Iterator[Candidate]:
+        x = view.x
+        limits = {s: self._thresholds.value(self.name, s, window_s) for s in _OUTAGES}
+        is_active = (view.text("state_last") == "active").fill_null(value=False).to_numpy()
+        known = (ports["active"] == 1.0) | is_active | (x["downs_sum"] > 0)
+        ports["active"] = np.where(known, 1.0, 0.0)
+        outage = np.where(known, x["outage_s_max"], np.nan)
+        down = ring.put(ports, "down", np.where(known, x["down_s_sum"], np.nan), view.t_s).sum(axis=1)
+        longest = ring.put(ports, "longest", outage, view.t_s, largest=True).max(axis=1, initial=0.0)
+        downs = ring.put(ports, "downs", np.where(known, x["downs_sum"], np.nan), view.t_s)[:, -_FLAP_SLOTS:].sum(
+            axis=1
+        )
+        began = np.where(down > 0, np.where(np.isnan(ports["out.since"]), view.t_s, ports["out.since"]), np.nan)
+        ports["out.since"] = began
+        for i in np.flatnonzero(outage >= limits["outage_7s"] / 2):
+            signal = "outage_30s" if outage[i] >= limits["outage_30s"] else "outage_7s"
+            yield link_words.outage(
+                view, int(i), signal, float(outage[i]), float(down[i]), limits[signal], moment(began[i])
+            )
+        now_down = x["down_s_sum"] > 0
+        in_pieces = now_down & (longest < _FIRST_S) & (down >= limits["down_in_pieces"] / 2)
+        for i in np.flatnonzero(in_pieces):
+            yield link_words.in_pieces(
+                view, int(i), float(down[i]), float(longest[i]), limits["down_in_pieces"], moment(began[i])
+            )
+        for i in np.flatnonzero((x["downs_sum"] > 0) & (downs >= limits["flap"] / 2)):
+            yield link_words.flap(view, int(i), float(downs[i]), float(down[i]), limits["flap"], moment(began[i]))
+
+    def _rates(self, view: View, ports: memory.Arrays, window_s: int) -> Iterator[Candidate]:
+        limit = self._thresholds.value(self.name, "rate", window_s)
+        active = (view.text("state_last") == "active").fill_null(value=False).to_numpy()
+        rate = np.where(active & ~(view.x["down_s_sum"] > 0), view.x["rate_gbps_mean"], np.nan)
+        same = codes(view.text("link"), view.text("link_kind_last").fill_null(""))
+        median, others = residual.leave_one_out_median(rate, same)
+        best = np.fmax(ports["rate_best"], rate)
+        ports["rate_best"] = best
+        expected = np.where(others >= residual.MIN_PEERS, np.fmax(median, best), best)
+        bad, known = rate < _RATE_BELOW * expected, ~np.isnan(rate)
+        count, since = accumulate.strike(ports, "rate", bad, known, view.t_s)
+        for i in np.flatnonzero((count >= limit / 2) & bad):
+            yield link_words.rate(
+                view,
+                int(i),
+                float(rate[i]),
+                float(expected[i]),
+                int(others[i]),
+                float(count[i]),
+                limit,
+                moment(since[i]),
+            )
+
+    def _nvlinks(self, view: View, boards: memory.Arrays, window_s: int) -> Iterator[Candidate]:
+        limit = self._thresholds.value(self.name, "nvlinks", window_s)
+        active = view.x["nvlink_links_active_last"]
+        most = np.fmax(boards["most_active"], active)
+        boards["most_active"] = most
+        bad = (active < most) & (view.x["nvlink_links_inactive_last"] > 0)
+        count, since = accumulate.strike(boards, "nvlinks", bad, ~np.isnan(active), view.t_s)
+        for i in np.flatnonzero((count >= limit / 2) & bad):
+            yield link_words.nvlinks(
+                view, int(i), float(active[i]), float(most[i]), float(count[i]), limit, moment(since[i])
+            )
+
+    def _errors(
+        self, view: View, remembered: memory.Arrays, errors: Floats, window_s: int, cause: str
+    ) -> Iterator[Candidate]:
+        limit = self._thresholds.value(self.name, "errors", window_s)
+        grew = np.where(np.isnan(errors), np.nan, errors > 0)
+        grown = growth.advance(remembered, grew, np.full(len(view), window_s / 3600.0), view.t_s, _PRIOR)
+        score = np.minimum(-np.log10(np.maximum(grown.p, 1e-300)), 300.0)
+        for i in np.flatnonzero((errors > 0) & (score >= limit / 2)):
+            yield link_words.errors(view, int(i), grown, float(errors[i]), float(score[i]), limit, cause)
+
+
+def _total(view: View, counters: tuple[str, ...]) -> Floats:
+    """Sum of the counters' growth; NaN where none is known."""
+    growths = np.column_stack([view.x[f"{c}_delta"] for c in counters])
+    known = ~np.all(np.isnan(growths), axis=1)
+    return np.where(known, np.nansum(growths, axis=1), np.nan)

@@ -1,0 +1,152 @@
+"""Heat: hotter than the neighbours at the same power, memory drifting away from the core, no margin left.
+
+Temperature is compared at equal power: the slope in °C per watt is fitted inside the peer groups of the window, within
+physical bounds. A GPU's place in the chassis makes degrees of difference for ever, so the own baseline comes off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import ClassVar, Final
+
+import numpy as np
+import polars as pl
+
+from graynode.detectors import accumulate, baseline, findings, memory, residual
+from graynode.detectors.accumulate import Run
+from graynode.detectors.base import Round, Scored, State
+from graynode.detectors.findings import Candidate
+from graynode.detectors.frames import GPU_TEXTS, Floats, View, epoch_s, gpus, moment
+from graynode.detectors.residual import Peers, Residual
+from graynode.detectors.thresholds import Thresholds, shipped
+
+SIGNALS: Final = ("temp", "gradient")
+TAU_C: Final = 8.0
+"""Degrees over peers and past worth a ticket: a clogged filter or a failing fan gives ten and more."""
+_MARGIN_C: Final = 2.0
+_SLOPE: Final = 0.05
+_SLOPE_MOST: Final = 0.15
+"""°C per W: 0.05 is about 35 °C over inlet at 700 W; nothing air or water cooled is above 0.15."""
+_LEAST_POWER_SPREAD: Final = 100.0
+_NUMBERS: Final = ("samples", "samples_expected", "temp_c_mean", "mem_temp_c_mean", "power_w_mean", "temp_margin_c_min")
+_SAID: Final = {
+    "temp": "{0:.0f} °C, {1:.0f} °C hotter than {2} neighbours at the same power, its own past taken off",
+    "gradient": "its memory is {0:.0f} °C over its core, {1:.0f} °C more than with {2} neighbours and in its own past",
+}
+
+
+class Thermal:
+    """The detector."""
+
+    name: ClassVar[str] = "thermal"
+    version: ClassVar[int] = 1
+    reads: ClassVar[Mapping[str, tuple[str, ...]]] = {"gpu": (*_NUMBERS, *GPU_TEXTS)}
+
+    def __init__(self, thresholds: Thresholds | None = None) -> None:
+        self._thresholds = thresholds or shipped()
+
+    def score(self, round_: Round, state: State) -> Scored:
+        """Score the window's temperatures."""
+        view = gpus(round_.gpu, _NUMBERS)
+        now_s = epoch_s(round_.start)
+        runs = [c for s in SIGNALS for c in Run.columns(s)]
+        names = (*baseline.columns(SIGNALS), *runs, "margin.strikes", "margin.since")
+        remembered = memory.recall(state.get("gpu"), view.keys, names)
+        history = baseline.roll(remembered, state.get("history"), view.keys, SIGNALS, now_s)
+        found = [*self._hot(view, remembered, round_.window_s), *self._margin(view, remembered, round_.window_s)]
+        after: dict[str, pl.DataFrame] = {"gpu": memory.remember(state.get("gpu"), view.keys, remembered, now_s)}
+        if history is not None:
+            after["history"] = history
+        return Scored(findings.collect(self, round_, found), after)
+
+    def learn(self, history: Round, state: State) -> State:
+        """Daily medians of the residuals of past windows."""
+        view = gpus(history.gpu, _NUMBERS)
+        if not len(view):
+            return state
+        days = baseline.daily_medians(view.keys, view.t_s, {s: r.excess for s, r in residuals(view).items()})
+        newest = float(np.floor(view.t_s.max() / baseline.DAY_S))
+        return {**state, "history": baseline.join(state.get("history"), days, newest)}
+
+    def _hot(self, view: View, remembered: memory.Arrays, window_s: int) -> Iterator[Candidate]:
+        measured = {"temp": view.x["temp_c_mean"], "gradient": view.x["mem_temp_c_mean"] - view.x["temp_c_mean"]}
+        for s, r in residuals(view).items():
+            limit = self._thresholds.value(self.name, s, window_s)
+            base = remembered[f"{s}.base"]
+            run = accumulate.advance(remembered, s, r.excess - base, view.t_s, TAU_C)
+            baseline.learn(remembered, s, r.excess, run.sum < limit / 2, 3 * TAU_C)
+            for i in np.flatnonzero(run.sum >= limit / 2):
+                yield _hot(view, int(i), s, measured[s][i], r, base[i], run, limit)
+
+    def _margin(self, view: View, remembered: memory.Arrays, window_s: int) -> Iterator[Candidate]:
+        limit = self._thresholds.value(self.name, "margin", window_s)
+        margin = view.x["temp_margin_c_min"]
+        bad, known = margin <= _MARGIN_C, ~np.isnan(margin)
+        count, since = accumulate.strike(remembered, "margin", bad, known, view.t_s)
+        for i in np.flatnonzero((count >= limit / 2) & bad):
+            yield {
+                **view.identity(int(i)),
+                "subject": "gpu",
+                "cause": "thermal",
+                "signal": "margin",
+                "unit": "°C",
+                "value": margin[i],
+                "score": count[i],
+                "threshold": limit,
+                "since": moment(float(since[i])),
+                "severity": "ticket",
+                "message": f"{view.gpu_name(int(i))}: {margin[i]:.0f} °C from its slowdown temperature",
+                "action": "Check fans, airflow and inlet of this node before it throttles",
+                "evidence": {"windows_in_a_row": count[i], "pci_bus_id": view.text("pci_bus_id_last")[int(i)]},
+            }
+
+
+def residuals(view: View) -> dict[str, Residual]:
+    """Degrees over the peers, at equal power for the core; NaN where this window cannot tell."""
+    groups = residual.peers(view)
+    half = view.x["samples"] * 2 < view.x["samples_expected"]
+    temp, power = np.where(half, np.nan, view.x["temp_c_mean"]), view.x["power_w_mean"]
+    at_power = temp - degrees_per_watt(temp, power, groups) * power
+    return {
+        "temp": residual.against_peers(at_power, groups),
+        "gradient": residual.against_peers(view.x["mem_temp_c_mean"] - temp, groups),
+    }
+
+
+def degrees_per_watt(temp: Floats, power: Floats, groups: Peers) -> float:
+    """The slope of temperature on power inside the groups; a physical default where power hardly differs."""
+    both = np.where(np.isnan(temp), np.nan, power)
+    dp = residual.against_peers(both, groups).excess
+    dt = residual.against_peers(np.where(np.isnan(power), np.nan, temp), groups).excess
+    usable = ~np.isnan(dp) & ~np.isnan(dt)
+    spread = float((dp[usable] ** 2).sum())
+    if spread < _LEAST_POWER_SPREAD * max(int(usable.sum()), 1):
+        return _SLOPE
+    return float(np.clip((dp[usable] * dt[usable]).sum() / spread, 0.0, _SLOPE_MOST))
+
+
+def _hot(view: View, i: int, signal: str, value: float, r: Residual, base: float, run: Run, limit: float) -> Candidate:
+    excess = float(run.mean[i])
+    return {
+        **view.identity(i),
+        "subject": "gpu",
+        "cause": "thermal",
+        "signal": signal,
+        "value": value,
+        "unit": "°C",
+        "baseline": base,
+        "peer_median": value - r.excess[i],
+        "peers": r.peers[i],
+        "score": run.sum[i],
+        "threshold": limit,
+        "since": moment(float(run.since_s[i])),
+        "severity": "ticket",
+        "message": f"{view.gpu_name(i)}: {_SAID[signal].format(value, excess, r.peers[i])}",
+        "action": "Check fans, filters, airflow and the cold plate of this GPU; compare its inlet with the neighbours'",
+        "evidence": {
+            "degrees_over": excess,
+            "power_w": view.x["power_w_mean"][i],
+            "wide_peers": bool(r.wide[i]),
+            "pci_bus_id": view.text("pci_bus_id_last")[i],
+        },
+    }

@@ -1,0 +1,190 @@
+"""Rows as they came, made honest: what is no measurement becomes null, and ``quality`` says so when it changes.
+
+Nothing is rewritten: not the time, not a value that could be. A bad value costs itself, a row without a usable
+time or machine costs that row, never the message. No I/O, no clock: what came before is passed in or remembered.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import polars as pl
+
+from graynode.pipeline.decode import SOURCE
+from graynode.pipeline.lake_format import frame_schema
+from graynode.pipeline.schema import TABLES, Field
+from graynode.pipeline.values import Verdict, bad_mask, checked_fields, judge, suspect
+
+ENTITY_COLUMN: Final = {"gpu": "gpu_uuid", "link": "link", "host": "node_id"}
+"""What a ``quality`` row's entity is, per sample table."""
+PREFIX: Final = "normaliser: "
+"""Begins the reason of every ``quality`` row made here, so that the agent's own are not mistaken for them."""
+EARLIEST: Final = datetime(2000, 1, 1, tzinfo=UTC)
+AHEAD: Final = timedelta(days=1)
+"""Later than this after arrival a time is nonsense: it would make partitions of days that are not there yet."""
+WELL_AGAIN: Final = timedelta(seconds=60)
+"""Measured again after this long without a bad value, so that a flapping field tells twice a minute at most."""
+_MOST_REMEMBERED: Final = 100_000
+
+Key = tuple[str, str, str, str, str]
+"""table, cluster, node_id, entity, field"""
+
+
+@dataclass(slots=True)
+class Normalised:
+    """The rows that stay, changes of ``quality`` (with ``_source``), rows dropped by reason, values made null."""
+
+    frame: pl.DataFrame
+    quality: list[dict[str, Any]] = field(default_factory=list)
+    dropped: Counter[str] = field(default_factory=Counter)
+    nulled: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(slots=True)
+class _Bad:
+    state: str
+    reason: str
+    last: datetime
+
+
+class Normaliser:
+    """Remembers which fields are bad now, per machine; everything absent is well."""
+
+    def __init__(self) -> None:
+        self._bad: dict[tuple[str, str], dict[Key, _Bad]] = {}
+        self._remembered = 0
+
+    def restore(self, quality: pl.DataFrame) -> None:
+        """Take what the table ``quality`` says of fields that were bad when the pipeline last stopped."""
+        own = quality.filter(pl.col("reason").str.starts_with(PREFIX)).sort("ts")
+        keys = ("table", "cluster", "node_id", "entity", "field")
+        for row in own.unique(keys, keep="last", maintain_order=True).iter_rows(named=True):
+            key: Key = tuple(row[name] for name in keys)
+            self._forget(key)
+            if row["state"] != "measured":
+                self._remember(key, _Bad(row["state"], row["reason"], row["ts"]))
+
+    def normalise(self, table: str, frame: pl.DataFrame, arrived_ms: Sequence[int]) -> Normalised:
+        """``frame`` has the contract's columns and ``_source``, an index into ``arrived_ms``."""
+        done = Normalised(frame)
+        self._drop_unplaced(done, arrived_ms)
+        if done.frame.height == 0:
+            return done
+        cleaned: list[pl.Series] = []
+        for f in checked_fields(table):
+            column = done.frame[f.name]
+            known = self._bad.get((table, f.name))
+            if not known and not suspect(f, column):
+                continue
+            bad = bad_mask(f, column)
+            if table in ENTITY_COLUMN:
+                self._notice(table, f, bad, done)
+            count = int(bad.sum())
+            if count:
+                done.nulled[f"{table}.{f.name}"] += count
+                cleaned.append(column.set(bad, None))
+        if cleaned:
+            done.frame = done.frame.with_columns(cleaned)
+        before = done.frame.height
+        if table in ENTITY_COLUMN:
+            done.frame = drop_repeats(table, done.frame)
+            done.dropped["duplicate"] += before - done.frame.height
+        return done
+
+    def _drop_unplaced(self, done: Normalised, arrived_ms: Sequence[int]) -> None:
+        """Rows without machine or usable time cannot be stored."""
+        ts = done.frame["ts"]
+        first, last = ts.min(), ts.max()
+        latest = datetime.fromtimestamp(min(arrived_ms, default=0) / 1000, UTC) + AHEAD
+        whole = not any(done.frame[name].null_count() for name in ("ts", "cluster", "node_id"))
+        if (
+            whole
+            and isinstance(first, datetime)
+            and isinstance(last, datetime)
+            and first >= EARLIEST
+            and last <= latest
+        ):
+            return
+        bound = pl.Series(arrived_ms, dtype=pl.Int64).gather(done.frame[SOURCE]).cast(pl.Datetime("ms", "UTC"))
+        keep = (ts >= EARLIEST) & (ts <= bound + AHEAD)
+        for name in ("cluster", "node_id"):
+            keep &= done.frame[name].is_not_null()
+        kept = done.frame.filter(keep.fill_null(value=False))
+        done.dropped["unplaced"] += done.frame.height - kept.height
+        done.frame = kept
+
+    # --- quality: by message and entity, never by sample -------------------------------------------------
+
+    def _notice(self, table: str, f: Field, bad: pl.Series, done: Normalised) -> None:
+        """Compare the field's state in each message with what is remembered; remember and tell changes."""
+        entity = ENTITY_COLUMN[table]
+        who = [*dict.fromkeys(["cluster", "node_id", "node", "boot_id", entity])]
+        rows = done.frame.select(SOURCE, "ts", *who, pl.col(f.name).alias("value")).with_columns(bad.alias("bad"))
+        known = self._bad.get((table, f.name), {})
+        if known:
+            names = [key[3] for key in known]
+            rows = rows.filter(pl.col("bad") | (pl.col(entity).is_in(names) & pl.col("value").is_not_null()))
+        else:
+            rows = rows.filter("bad")
+        if rows.height == 0:
+            return
+        order = [SOURCE, entity, "bad"]
+        for row in rows.group_by(order, maintain_order=True).last().iter_rows(named=True):
+            key: Key = (table, row["cluster"], row["node_id"], row[entity] or "", f.name)
+            change = self._change(key, row, judge(f, row["value"]) if row["bad"] else None)
+            if change is not None:
+                done.quality.append(change)
+
+    def _change(self, key: Key, row: dict[str, Any], verdict: Verdict | None) -> dict[str, Any] | None:
+        held = self._bad.get((key[0], key[4]), {}).get(key)
+        if verdict is None:
+            if held is None or row["ts"] - held.last < WELL_AGAIN:
+                return None
+            self._forget(key)
+            return _quality_row(key, row, "measured", f"{PREFIX}plausible again")
+        if held is not None:
+            held.last = max(held.last, row["ts"])
+            if held.state == verdict.state:
+                return None
+        reason = PREFIX + verdict.reason
+        self._remember(key, _Bad(verdict.state, reason, row["ts"]))
+        return _quality_row(key, row, verdict.state, reason)
+
+    def _remember(self, key: Key, bad: _Bad) -> None:
+        field_states = self._bad.setdefault((key[0], key[4]), {})
+        if key not in field_states:
+            if self._remembered >= _MOST_REMEMBERED:
+                return  # said again at the next bad value: noise is better than unbounded memory
+            self._remembered += 1
+        field_states[key] = bad
+
+    def _forget(self, key: Key) -> None:
+        field_states = self._bad.get((key[0], key[4]), {})
+        if field_states.pop(key, None) is not None:
+            self._remembered -= 1
+            if not field_states:
+                del self._bad[key[0], key[4]]
+
+
+def drop_repeats(table: str, frame: pl.DataFrame) -> pl.DataFrame:
+    """One row per entity and time, the first that came."""
+    keys = [*TABLES[table].entity, "ts"]
+    unique = frame.select(pl.struct(keys).is_first_distinct()).to_series()
+    return frame if unique.all() else frame.filter(unique)
+
+
+def _quality_row(key: Key, row: dict[str, Any], state: str, reason: str) -> dict[str, Any]:
+    table, cluster, node_id, entity, name = key
+    return {
+        "ts": row["ts"], "cluster": cluster, "node_id": node_id, "node": row["node"], "boot_id": row["boot_id"],
+        "table": table, "entity": entity, "field": name, "state": state, "reason": reason, SOURCE: row[SOURCE],
+    }  # fmt: skip
+
+
+def quality_frame(rows: Sequence[dict[str, Any]]) -> pl.DataFrame:
+    """Quality rows as a frame with ``_source``."""
+    return pl.DataFrame(rows, schema={**frame_schema("quality"), SOURCE: pl.Int32}, orient="row")

@@ -1,0 +1,92 @@
+"""Clocks that are wrong: a machine's newest sample against the bus's clock, said once, and once when it is over.
+
+``ts`` is never rewritten. A clock that runs ahead shows at once. One that runs behind looks like a backlog, so it
+must stay behind by a steady amount for ten minutes; a backlog passes, and what is hours old is history.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import polars as pl
+
+from graynode.pipeline.bus import Received
+from graynode.pipeline.schema import stable_id
+
+SKEW_MS: Final = 15_000
+"""DESIGN: above 15 s it is an event, and that node leaves peer tests."""
+_BATCH_MS: Final = 10_000
+"""A sample waits this long for its batch and its sending; so much later is not behind."""
+_CALM_MS: Final = 600_000
+_STEADY_MS: Final = 10_000
+_HISTORY_MS: Final = 6 * 3_600_000
+_WELL_MS: Final = 10_000
+KINDS: Final = ("clock_skew", "clock_skew_end")
+_LABEL: Final = "pipeline"
+
+
+@dataclass(slots=True)
+class _Clock:
+    skewed: bool = False
+    behind_since_ms: int = 0
+    least_lag_ms: int = 0
+    most_lag_ms: int = 0
+
+
+class SkewWatch:
+    """One partition's clocks, by message key."""
+
+    def __init__(self) -> None:
+        self._clocks: dict[str, _Clock] = {}
+        self.skewed: Counter[str] = Counter()
+
+    def restore(self, events: pl.DataFrame) -> None:
+        """What the table ``event`` last said of each machine's clock."""
+        own = events.filter(pl.col("kind").is_in(list(KINDS)) & (pl.col("source") == _LABEL)).sort("observed_ts")
+        for row in own.select("cluster", "node_id", "kind").iter_rows(named=True):
+            self._clocks.setdefault(f"{row['cluster']}/{row['node_id']}", _Clock()).skewed = row["kind"] == KINDS[0]
+
+    def see(self, received: Received, newest: datetime, who: dict[str, Any]) -> dict[str, Any] | None:
+        """One message's newest sample; an ``event`` row where the machine's clock goes wrong or right again."""
+        ahead_ms = int(newest.timestamp() * 1000) - received.arrived_ms
+        clock = self._clocks.setdefault(received.message.key, _Clock())
+        wrong = ahead_ms > SKEW_MS or self._behind(clock, -ahead_ms, received.arrived_ms)
+        if wrong and not clock.skewed:
+            clock.skewed = True
+            return _event(received, KINDS[0], ahead_ms, who)
+        if clock.skewed and not wrong and -_WELL_MS - _BATCH_MS < ahead_ms < _WELL_MS:
+            clock.skewed = False
+            return _event(received, KINDS[1], ahead_ms, who)
+        return None
+
+    def _behind(self, clock: _Clock, lag_ms: int, arrived_ms: int) -> bool:
+        if not SKEW_MS + _BATCH_MS < lag_ms <= _HISTORY_MS:
+            clock.behind_since_ms = 0
+            return False
+        if not clock.behind_since_ms or max(clock.most_lag_ms, lag_ms) - min(clock.least_lag_ms, lag_ms) > _STEADY_MS:
+            clock.behind_since_ms, clock.least_lag_ms, clock.most_lag_ms = arrived_ms, lag_ms, lag_ms
+            return False
+        clock.least_lag_ms, clock.most_lag_ms = min(clock.least_lag_ms, lag_ms), max(clock.most_lag_ms, lag_ms)
+        return arrived_ms - clock.behind_since_ms >= _CALM_MS
+
+
+def _event(received: Received, kind: str, ahead_ms: int, who: dict[str, Any]) -> dict[str, Any]:
+    arrived = datetime.fromtimestamp(received.arrived_ms / 1000, UTC)
+    place = f"{received.partition.topic}/{received.partition.number}"
+    side = "ahead of" if ahead_ms > 0 else "behind"
+    over = kind == KINDS[1]
+    return {
+        **who,
+        "ts": arrived,
+        "event_id": stable_id(who["cluster"], who["node_id"], _LABEL, kind, place, received.offset),
+        "source": _LABEL,
+        "kind": kind,
+        "message": f"clock is {abs(ahead_ms) / 1000:.1f} s {side} the bus's clock" + (": well again" if over else ""),
+        "attributes": json.dumps({"skew_s": round(ahead_ms / 1000, 3), "bound_s": SKEW_MS / 1000}),
+        "observed_ts": arrived,
+        "ts_quality": "observed",
+    }

@@ -1,0 +1,11 @@
+"""Who can be told. Adding one: its module, one line here, its test, and its making in ``service.respond``.
+
+The list holds names, not classes, so that importing it imports no responder and none of their libraries.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+RESPONDERS: Final[tuple[tuple[str, str], ...]] = (("webhook", "graynode.responders.webhook:Webhook"),)
+"""Name in the configuration and in table ``action``, and where its class is."""

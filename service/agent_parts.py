@@ -1,0 +1,73 @@
+"""Which collectors the agent runs, made from the configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import structlog
+
+from graynode.collectors import COLLECTORS, load
+from graynode.collectors.base import Collector, Machine, NoSource
+from graynode.collectors.health import Health, Probe
+from graynode.service.config import Config, ConfigError
+
+_log = structlog.get_logger()
+
+Make = Callable[[Any, Config, Machine, Health], Collector]
+
+
+def _host(class_: Any, config: Config, machine: Machine, health: Health) -> Collector:  # noqa: ANN401
+    made: Collector = class_(machine, health)
+    return made
+
+
+def _kernel_log(class_: Any, config: Config, machine: Machine, health: Health) -> Collector:  # noqa: ANN401
+    made: Collector = class_(machine, config.agent.kmsg, config.agent.kernel_log_format)
+    return made
+
+
+_MAKE: Final[Mapping[str, Make]] = {"host": _host, "kernel_log": _kernel_log}
+"""Collectors that want more than the machine; all others are made with it alone."""
+
+
+def make_collectors(config: Config, machine: Machine, health: Health) -> list[Collector]:
+    """The configured collectors in order. One without its source here is said and left out.
+
+    ``ConfigError`` for a name that is not in the list.
+    """
+    known = [name for name, _ in COLLECTORS]
+    unknown = [name for name in config.agent.collectors if name not in known]
+    if unknown:
+        raise ConfigError(f"agent.collectors = {list(config.agent.collectors)!r}: no {unknown[0]!r}; known: {known}")
+    made: list[Collector] = []
+    for name in dict.fromkeys(config.agent.collectors):
+        try:
+            class_ = load(name)
+            make = _MAKE.get(name)
+            made.append(make(class_, config, machine, health) if make else class_(machine))
+        except NoSource as none:
+            _log.info("no such source on this machine; left out", collector=name, reason=str(none))
+    return made
+
+
+def probes(collectors: Sequence[Collector]) -> list[Probe]:
+    """What collectors know of the agent's own health."""
+    found: dict[str, Any] = {c.name: c for c in collectors}
+    made: list[Probe] = []
+    if "nvml" in found:
+        nvml = found["nvml"]
+        made.append(lambda due: {
+            "nvml_up": nvml.nvml_up, "gpus_read": nvml.gpus_read, "nvml_call_max_ms": nvml.call_max_ms,
+        })  # fmt: skip
+    if "kernel_log" in found:
+        log = found["kernel_log"]
+        made.append(lambda due: {"kmsg_lost": log.lost})
+    return made
+
+
+def driver_load(collectors: Sequence[Collector]) -> Callable[[], int | None]:
+    """Asks for the driver load id of now, for rows of collectors that do not know it."""
+    found: dict[str, Any] = {c.name: c for c in collectors}
+    nvml = found.get("nvml")
+    return lambda: getattr(nvml, "driver_load", None)

@@ -1,0 +1,200 @@
+"""Incidents and findings on the bus: one JSON message per incident revision (schema ``incident.v1``).
+
+The object has the fields of table ``incident``; times are ISO 8601 with ``Z``; ``evidence`` and ``finding_ids``
+are arrays. The key is ``cluster/node_id``, so that a node's revisions keep their order.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from graynode.pipeline.bus import Bus, Partition, Producer
+from graynode.pipeline.codec import Message, Origin, Unreadable, encode
+from graynode.pipeline.schema import ACTIONS, FINDINGS, INCIDENTS, TABLES, VERSION
+
+_ARRAYS: Final = ("evidence", "finding_ids")
+_NO_MACHINE: Final = "-"
+"""``node_id`` in headers and key of what is about no single machine."""
+_QUIET_S: Final = 3.0
+_ASSIGN_S: Final = 60.0
+
+
+def utc_now() -> datetime:
+    """This machine's clock."""
+    return datetime.now(UTC)
+
+
+class Restored(Protocol):
+    """What takes revisions back in (``graynode.detectors.incidents.Incidents``)."""
+
+    def restore(self, revisions: Sequence[Mapping[str, Any]]) -> None:
+        """Take up where these revisions left off."""
+        ...
+
+
+def incident_v1(revision: Mapping[str, Any]) -> dict[str, Any]:
+    """A revision as ``incident.v1``: every field of the table, arrays as arrays; nulls stay."""
+    told: dict[str, Any] = {name: revision.get(name) for name in TABLES["incident"].names}
+    for name in _ARRAYS:
+        value = told[name]
+        if isinstance(value, str):
+            told[name] = msgspec.json.decode(value)
+    return told
+
+
+def to_message(revision: Mapping[str, Any], epoch: int, sequence: int, sent: datetime) -> Message:
+    """One revision as one message."""
+    value = msgspec.json.encode(incident_v1(revision))
+    cluster, node_id = str(revision["cluster"]), str(revision.get("node_id") or _NO_MACHINE)
+    headers = {
+        "v": f"{VERSION[0]}.{VERSION[1]}",
+        "table": "incident",
+        "encoding": "json",
+        "rows": "1",
+        "raw": str(len(value)),
+        "cluster": cluster,
+        "node_id": node_id,
+        "epoch": str(epoch),
+        "seq": str(sequence),
+        "sent": sent.isoformat(),
+    }
+    return Message(f"{cluster}/{node_id}", value, headers)
+
+
+def from_message(message: Message) -> dict[str, Any]:
+    """The revision in a message. ``Unreadable`` says what is wrong; a newer major version is not read."""
+    major = message.headers.get("v", "").partition(".")[0]
+    if not major.isdigit() or int(major) > VERSION[0]:
+        raise Unreadable(f"contract version {message.headers.get('v')!r} is not {VERSION[0]}.x")
+    try:
+        told = msgspec.json.decode(message.value)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise Unreadable(f"not JSON: {error}") from error
+    if not isinstance(told, dict):
+        raise Unreadable("not a JSON object")
+    for name, type_ in (("incident_id", str), ("revision", int), ("state", str), ("cluster", str), ("ts", str)):
+        if not isinstance(told.get(name), type_):
+            raise Unreadable(f"incident has no {name}")
+    return told
+
+
+class Publisher:
+    """Sends incidents, findings and actions, in the order given, from any thread.
+
+    What could not be sent waits here and goes first at the next call, so that a node's revisions keep their order
+    whoever made them. One per process: its epoch and sequence are how a reader knows a message it has seen.
+    """
+
+    def __init__(
+        self, producer: Producer, cluster: str, clock: Callable[[], datetime] = utc_now, epoch: int | None = None
+    ) -> None:
+        self._producer, self._cluster, self._clock = producer, cluster, clock
+        self._epoch = time.time_ns() if epoch is None else epoch
+        self._sequence = 0
+        self._waiting: deque[tuple[str, Message]] = deque()
+        self._lock = threading.Lock()
+
+    def __call__(self, revisions: Sequence[Mapping[str, Any]], findings: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Send findings, then revisions. ``BusUnavailable``: they wait for the next call or ``flush``."""
+        with self._lock:
+            for row in findings:
+                self._put(FINDINGS, "finding", row)
+            for revision in revisions:
+                self._sequence += 1
+                message = to_message(revision, self._epoch, self._sequence, self._clock())
+                self._waiting.append((INCIDENTS, message))
+            self._flush()
+
+    def actions(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Send rows of table ``action``."""
+        with self._lock:
+            for row in rows:
+                self._put(ACTIONS, "action", row)
+            self._flush()
+
+    def flush(self) -> None:
+        """Send what waits."""
+        with self._lock:
+            self._flush()
+
+    @property
+    def waiting(self) -> int:
+        """Messages that could not be sent yet."""
+        return len(self._waiting)
+
+    def _put(self, topic: str, table: str, row: Mapping[str, Any]) -> None:
+        self._sequence += 1
+        origin = Origin(self._cluster, str(row.get("node_id") or _NO_MACHINE), self._epoch)
+        self._waiting.append((topic, encode(table, [row], origin, self._sequence, self._clock())))
+
+    def _flush(self) -> None:
+        while self._waiting:
+            topic = self._waiting[0][0]
+            run = [m for t, m in self._first_run(topic)]
+            self._producer.send(topic, run)
+            for _ in run:
+                self._waiting.popleft()
+
+    def _first_run(self, topic: str) -> list[tuple[str, Message]]:
+        run: list[tuple[str, Message]] = []
+        for item in self._waiting:
+            if item[0] != topic:
+                break
+            run.append(item)
+        return run
+
+
+def read_incidents(
+    bus: Bus, group: str, monotonic: Callable[[], float] = time.monotonic
+) -> tuple[list[dict[str, Any]], dict[Partition, list[tuple[int, dict[str, Any]]]]]:
+    """All revisions that the bus still has, oldest first, and where each was. Nothing is committed.
+
+    Messages that cannot be read are passed over: the pipeline keeps them among the dead letters.
+    """
+    consumer = bus.consumer([INCIDENTS], group, on_assigned=lambda held: dict.fromkeys(held))
+    try:
+        placed = _read_to_end(consumer, monotonic)
+    finally:
+        consumer.close()
+    return [told for found in placed.values() for _, told in found], placed
+
+
+def restore(bus: Bus, incidents: Restored, group: str = "graynode-detect-incidents") -> int:
+    """Rebuild open incidents from the bus; gives how many revisions were read."""
+    revisions, _ = read_incidents(bus, group)
+    incidents.restore(revisions)
+    return len(revisions)
+
+
+def _read_to_end(
+    consumer: Any,  # noqa: ANN401 (a Consumer)
+    monotonic: Callable[[], float],
+) -> dict[Partition, list[tuple[int, dict[str, Any]]]]:
+    placed: dict[Partition, list[tuple[int, dict[str, Any]]]] = {}
+    position: dict[Partition, int] = {}
+    ends: dict[Partition, int] | None = None
+    started = quiet = monotonic()
+    while ends is None or any(position.get(p, 0) < end for p, end in ends.items()):
+        received = consumer.poll(0.1)
+        now = monotonic()
+        if received:
+            quiet = now
+        for r in received:
+            position[r.partition] = r.offset + 1
+            try:
+                placed.setdefault(r.partition, []).append((r.offset, from_message(r.message)))
+            except Unreadable:
+                continue
+        if ends is None and consumer.assigned():
+            ends, quiet = consumer.end_offsets(), now
+        # What retention has taken away never comes: quiet after assignment is the end as well
+        if (ends is not None and now - quiet > _QUIET_S) or now - started > _ASSIGN_S:
+            break
+    return placed

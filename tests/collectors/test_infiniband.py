@@ -1,0 +1,216 @@
+"""Ports as real and made-up sysfs trees show them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from node_files import FIXTURES, Ports, by, checked, node, round_at, unpack_ttar, write
+
+from graynode.collectors.base import Machine, NoSource
+from graynode.collectors.infiniband import Infiniband
+from graynode.collectors.ports import ib_state, net_state, rate_gbps
+
+_SINKS = ("link", "event", "inventory", "quality")
+
+
+def _captured_h100(tmp_path: Path) -> Machine:
+    machine = node(tmp_path)
+    shutil.copytree(FIXTURES / "gpud/infiniband-h100", machine.sys / "class/infiniband")
+    return machine
+
+
+def test_an_h100_node_gives_all_its_ports(tmp_path: Path) -> None:
+    """Eight 400 Gb/s InfiniBand ports and the bond for storage, with layer, rate and firmware."""
+    collector = Infiniband(_captured_h100(tmp_path))
+    rows = checked(collector.collect(round_at(0)), _SINKS)
+    links = by(rows["link"], "link")
+    rails = [f"mlx5_{n}/1" for n in (0, 1, 4, 5, 6, 7, 8, 9)]
+    assert sorted(links) == [*rails, "mlx5_bond_0/1"]
+    assert {links[rail]["rate_gbps"] for rail in rails} == {400.0}
+    assert {links[rail]["link_kind"] for rail in rails} == {"infiniband"}
+    assert links["mlx5_bond_0/1"]["link_kind"] == "ethernet"
+    assert {row["state"] for row in links.values()} == {"active"}
+    assert {row["phys_state"] for row in links.values()} == {"LinkUp"}
+    assert links["mlx5_0/1"]["device"] == "mlx5_0 MT4129 firmware 28.41.1000"
+    assert by(rows["inventory"], "entity")["mlx5_0/1"]["vbios_version"] == "28.41.1000"
+    assert "event" not in rows
+    collector.close()
+
+
+def test_counters_have_the_contracts_names_and_units(tmp_path: Path) -> None:
+    """Data is counted in words of four bytes and given in bytes; RoCE counters come from hw_counters."""
+    collector = Infiniband(_captured_h100(tmp_path))
+    row = by(collector.collect(round_at(0))["link"], "link")["mlx5_0/1"]
+    assert row["tx_bytes"] == 4 * 230442669431839
+    assert row["rx_bytes"] == 4 * 230539874932483
+    assert row["rx_errors"] == 14
+    assert row["buffer_overruns"] == 15
+    assert row["tx_wait_ticks"] == 2489603687
+    assert row["packet_sequence_errors"] == 0
+    assert row["link_downed"] == 0
+    collector.close()
+
+
+def test_only_what_is_due_is_read(tmp_path: Path) -> None:
+    """State and the counters that prove it every second, the others every ten, facts every sixty, never stale ones."""
+    collector = Infiniband(_captured_h100(tmp_path))
+    assert "inventory" in collector.collect(round_at(0))
+    second = collector.collect(round_at(1, 1.0))
+    assert {"state", "link_downed", "down_s"} <= second["link"][0].keys()
+    assert not {"rx_bytes", "rate_gbps", "device"} & second["link"][0].keys()
+    assert "rx_bytes" in collector.collect(round_at(10, 1.0))["link"][0]
+    assert "inventory" not in collector.collect(round_at(60, 1.0))
+    collector.close()
+
+
+def test_trees_of_other_drivers_are_read_as_far_as_they_go(tmp_path: Path) -> None:
+    """Omni-Path, iWARP and mlx4 as node_exporter captured them: "N/A (no PMA)" and missing files are absent."""
+    machine = node(tmp_path)
+    unpack_ttar(FIXTURES / "node_exporter/infiniband.ttar", tmp_path)
+    collector = Infiniband(machine)
+    links = by(checked(collector.collect(round_at(0)), _SINKS)["link"], "link")
+    assert {"i40iw0/1", "mlx4_0/1", "mlx4_0/2"} <= links.keys()
+    assert links["i40iw0/1"]["link_downed"] is None
+    assert links["i40iw0/1"]["rx_bytes"] is None
+    assert links["mlx4_0/1"]["rx_bytes"] is not None
+    collector.close()
+
+
+@pytest.mark.parametrize("content", ["", "N/A (no PMA)\n", "-\n", "\x00", "99999999999999999999999999"])
+def test_contents_that_are_no_count_are_absent(tmp_path: Path, content: str) -> None:
+    """Whatever a driver writes into a counter, the port's other values are there."""
+    machine = node(tmp_path)
+    at = Ports(machine.sys).rdma()
+    write(at / "counters/port_rcv_errors", content)
+    collector = Infiniband(machine)
+    (row,) = checked(collector.collect(round_at(0)), _SINKS)["link"]
+    assert row["rx_errors"] is None
+    assert row["state"] == "active"
+    collector.close()
+
+
+def test_only_physical_interfaces_count(tmp_path: Path) -> None:
+    """No loopback, bridge, bond or virtual function; a bond's members are physical; IPoIB is its InfiniBand port."""
+    machine = node(tmp_path)
+    ports = Ports(machine.sys)
+    ports.rdma("mlx5_0")
+    member = ports.net("ens1")
+    (member / "master").mkdir()
+    (ports.net("ens1v0") / "device/physfn").mkdir()
+    write(ports.net("ib0") / "type", "32\n")
+    for virtual in ("lo", "docker0", "veth12", "bond0"):
+        write(machine.sys / "class/net" / virtual / "carrier", "1\n")
+    write(machine.sys / "class/net/bonding_masters", "bond0\n")
+    collector = Infiniband(machine)
+    rows = collector.collect(round_at(0))
+    assert sorted(by(rows["link"], "link")) == ["ens1", "mlx5_0/1"]
+    collector.close()
+
+
+def test_a_roce_port_and_its_interface_are_one_link(tmp_path: Path) -> None:
+    """The RDMA port has the interface's carrier changes; the interface has no row of its own."""
+    machine = node(tmp_path)
+    ports = Ports(machine.sys)
+    at = ports.rdma("mlx5_2")
+    write(at / "link_layer", "Ethernet\n")
+    ports.net("ens2", changes=7)
+    (at.parents[1] / "device/net/ens2").mkdir(parents=True)
+    collector = Infiniband(machine)
+    rows = collector.collect(round_at(0))
+    (row,) = rows["link"]
+    assert (row["link"], row["link_kind"], row["carrier_changes"]) == ("mlx5_2/1", "ethernet", 7)
+    assert json.loads(rows["inventory"][0]["attributes"])["netdev"] == "ens2"
+    collector.close()
+
+
+def test_an_interface_without_carrier_is_down_and_one_switched_off_is_disabled(tmp_path: Path) -> None:
+    """The kernel answers EINVAL for the carrier of an interface that is off; here the file is empty."""
+    machine = node(tmp_path)
+    ports = Ports(machine.sys)
+    ports.net("eth0", carrier="0")
+    ports.net("eth1", carrier="", flags="0x1002")
+    ports.net("eth2", carrier="", flags="rubbish")
+    collector = Infiniband(machine)
+    links = by(checked(collector.collect(round_at(0)), _SINKS)["link"], "link")
+    assert {name: row["state"] for name, row in links.items()} == {
+        "eth0": "down",
+        "eth1": "disabled",
+        "eth2": "unknown",
+    }
+    assert links["eth0"]["rx_drops"] == 7
+    assert links["eth0"]["rate_gbps"] == 25.0
+    collector.close()
+
+
+def test_inventory_is_told_at_first_sight_and_when_it_changes(tmp_path: Path) -> None:
+    """A restart repeats nothing; new firmware is a new row."""
+    machine = node(tmp_path)
+    at = Ports(machine.sys).rdma()
+    first = Infiniband(machine)
+    assert len(first.collect(round_at(0))["inventory"]) == 1
+    first.close()
+    second = Infiniband(machine)
+    assert "inventory" not in second.collect(round_at(60))
+    write(at.parents[1] / "fw_ver", "28.43.2026\n")
+    assert second.collect(round_at(120, 60.0))["inventory"][0]["vbios_version"] == "28.43.2026"
+    second.close()
+
+
+def test_a_state_file_of_anyone_is_no_obstacle(tmp_path: Path) -> None:
+    """Rubbish in the state file costs the memory, not the collection."""
+    machine = node(tmp_path)
+    Ports(machine.sys).rdma()
+    for text in ("{", "[]", '{"boot_id": 1, "ports": {"mlx5_0/1": {"seen": 3}}}', '{"ports": null, "ts": "x"}'):
+        write(machine.state_dir / "infiniband.json", text)
+        collector = Infiniband(machine)
+        assert collector.collect(round_at(0))["link"][0]["state"] == "active"
+        collector.close()
+
+
+def test_state_that_cannot_be_kept_is_said_and_costs_no_row(tmp_path: Path) -> None:
+    """A state folder that is a file: the rows come, and a quality row says what a restart will not know."""
+    machine = node(tmp_path)
+    Ports(machine.sys).rdma()
+    write(machine.state_dir, "not a folder")
+    collector = Infiniband(machine)
+    rows = checked(collector.collect(round_at(0)), _SINKS)
+    assert rows["link"][0]["state"] == "active"
+    assert "cannot be written" in rows["quality"][0]["reason"]
+    assert "quality" not in collector.collect(round_at(10, 10.0))
+    collector.close()
+
+
+def test_a_machine_without_ports_has_no_such_source(tmp_path: Path) -> None:
+    """The agent is told so, with the places that were looked at."""
+    with pytest.raises(NoSource, match="class/infiniband"):
+        Infiniband(node(tmp_path)).collect(round_at(0))
+
+
+def test_this_machines_interfaces_are_read(tmp_path: Path) -> None:
+    """Live: whatever physical interface is here, its state is known; without one it is said."""
+    machine = node(tmp_path, sys=Path("/sys"))
+    collector = Infiniband(machine)
+    try:
+        rows = checked(collector.collect(round_at(0)), _SINKS)
+    except NoSource:
+        pytest.skip("this machine has no physical network interface")
+    assert all(row["state"] != "unknown" for row in rows["link"])
+    collector.close()
+
+
+def test_states_are_classed_by_number() -> None:
+    """The kernel's words may change, its numbers do not; what is not known is unknown."""
+    assert [ib_state(f"{n}: X", "5: LinkUp") for n in range(7)] == [
+        "unknown", "down", "init", "armed", "active", "active", "unknown",
+    ]  # fmt: skip
+    assert ib_state("1: DOWN", "3: Disabled") == "disabled"
+    assert ib_state("1: DOWN", "1: Sleep") == "sleep"
+    assert ib_state(None, None) == "unknown"
+    assert net_state("1", None) == "active"
+    assert net_state(None, "0x1002") == "disabled"
+    assert net_state(None, "0x1003") == "unknown"
+    assert rate_gbps("2.5 Gb/sec (1X SDR)") == 2.5
+    assert rate_gbps("") is None

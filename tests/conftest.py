@@ -1,0 +1,68 @@
+"""Fixtures of the real components that more than one suite uses."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+NOT_RUN: dict[str, str] = {}
+"""Suites that this machine cannot run, and what to install; shown at the end in so many words."""
+
+
+def cannot_run(suite: str, reason: str) -> None:
+    """Skip, loudly; where ``CI=true`` promises a machine that has everything, fail."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"{suite}: {reason}", pytrace=False)
+    NOT_RUN[suite] = reason
+    pytest.skip(reason)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    for suite, reason in NOT_RUN.items():
+        terminalreporter.write_sep("!", f"NOT RUN: {suite}", red=True, bold=True)
+        terminalreporter.write_line(reason)
+
+
+@pytest.fixture(scope="session")
+def kafka_jars() -> Path:
+    """The jars of Apache Kafka, or the suite is not run."""
+    import kafka_broker
+
+    try:
+        return kafka_broker.jars()
+    except kafka_broker.CannotRun as error:
+        cannot_run("everything over a real Apache Kafka broker", str(error))
+        raise AssertionError from error
+
+
+@pytest.fixture(scope="session")
+def kafka_address(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """``host:port`` of a broker that all tests share; make topics of your own on it and never stop it."""
+    import kafka_broker
+
+    broker = kafka_broker.Broker(kafka_jars, tmp_path_factory.mktemp("kafka"))
+    broker.create()
+    yield broker.address()
+    broker.stop()
+
+
+@pytest.fixture
+def new_broker(kafka_jars: Path, tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Makes brokers of the test's own, to be killed and to be secured as it likes."""
+    import kafka_broker
+
+    made: list[kafka_broker.Broker] = []
+
+    def make(**options: Any) -> kafka_broker.Broker:
+        broker = kafka_broker.Broker(kafka_jars, tmp_path / f"broker{len(made)}", **options)
+        made.append(broker)
+        broker.create()
+        return broker
+
+    yield make
+    for broker in made:
+        broker.stop()
