@@ -1,7 +1,7 @@
-"""The agent loop: rounds on a fixed grid, a thread per source, batches to the bus.
+"""The agent loop: rounds on a fixed grid, sources that hang alone, batches to the bus.
 
-The loop itself only hands out rounds and looks whether one hangs; reading, encoding and sending happen
-elsewhere (``worker``, ``carrier``), so no source and no bus can make a round late.
+The loop itself only hands out rounds and looks whether one hangs; reading, encoding and sending happen in the
+crew's threads, so no source and no bus can make a round late or keep a signal from being heard.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import structlog
 from graynode.collectors.base import CADENCES_S, Collector, Machine
 from graynode.collectors.batch import Batcher, Misfits
 from graynode.collectors.carrier import Carrier
+from graynode.collectors.crew import Crew
 from graynode.collectors.health import Health
 from graynode.collectors.outbox import Outbox
 from graynode.collectors.schedule import Schedule
@@ -77,8 +78,9 @@ class Agent:
         self._machine, self._epoch = machine, epoch
         self._settings, self._clock = settings or Settings(), clock or Clock()
         self.misfits, self.outbox, self.rounds = Misfits(), Outbox(producer), 0
-        batcher = Batcher(machine, epoch, driver_load=driver_load, now=self._clock.now, misfits=self.misfits)
-        self._carrier = Carrier(batcher, self.outbox, self._settings.batch_s, self._clock.monotonic)
+        self.batcher = Batcher(machine, epoch, driver_load=driver_load, now=self._clock.now, misfits=self.misfits)
+        self._carrier = Carrier(self.batcher, self.outbox, self._settings.batch_s, self._clock.monotonic)
+        self._crew = Crew(self._clock.monotonic)
         self.workers = [Worker(c, self._carrier.add, self._clock.monotonic) for c in collectors]
         self._health = health or Health(self._clock.monotonic)
         self._health.workers = self.workers
@@ -104,16 +106,12 @@ class Agent:
         second = self._clock.monotonic() + self._settings.tick_s
         for _ in range(2):
             self._round(frozenset(CADENCES_S))
-            for worker in self.workers:
-                worker.wait_idle(self._settings.deadline_s)
+            self._crew.wait(self._settings.deadline_s + self._settings.tick_s)
             self._watch()
             time.sleep(max(0.0, second - self._clock.monotonic()))
         return self._end("one round")
 
     def _start(self) -> None:
-        self._carrier.start()
-        for worker in self.workers:
-            worker.start()
         names = [w.name for w in self.workers]
         told = version("graynode")
         _log.info("agent started", version=told, epoch=self._epoch, node_id=self._machine.node_id, collectors=names)
@@ -126,11 +124,14 @@ class Agent:
         ts = self._clock.now()
         self.rounds += 1
         self._health.due = due
-        for worker in self.workers:
-            worker.offer(ts, due)
         self._watch()
+        offered = [worker for worker in self.workers if worker.offer(ts, due)]
+        offered.sort(key=lambda worker: worker.last_s)  # who is quick does not wait for who is not
+        self._crew.submit([*offered, self._carrier])
 
     def _watch(self) -> None:
+        if self._carrier.busy_s() > self._settings.deadline_s:
+            self.batcher.shed()  # the disk hangs in a write: what cannot be handed over must not fill the memory
         for worker in self.workers:
             busy_s = worker.busy_s()
             if busy_s > self._settings.deadline_s and worker.name not in self.stuck:
@@ -158,20 +159,33 @@ class Agent:
         self._carrier.add({"event": [row]}, now)
 
     def _end(self, why: str) -> bool:
-        until = self._clock.monotonic() + _GRACE_S
-        left = [w.name for w in self.workers if not w.wait_idle(max(0.0, until - self._clock.monotonic()))]
+        left = [name for name in self._crew.wait(_GRACE_S) if name != self._carrier.name]
         if left:
             _log.warning("collectors still hang in their source; they end with the process", collectors=left)
         self._tell("agent_stop", f"agent stopped: {why}", epoch=self._epoch, rounds=self.rounds, hanging=left)
-        sent = self._carrier.close(_FLUSH_S)
+        sent = self._flush()
         if sent:
             # Only now: closing a source keeps its position, and what is lost here must be read again.
-            self._close(until)
+            self._crew.submit([_Closing(worker) for worker in self.workers if worker.name not in left])
+            self._crew.wait(_GRACE_S)
+        self._crew.stop()
         _log.info("agent stopped", why=why, rounds=self.rounds, sent=self.outbox.sent.messages)
         return sent
 
-    def _close(self, until: float) -> None:
-        for worker in self.workers:
-            worker.stop()
-        for worker in self.workers:
-            worker.join(max(0.5, until - self._clock.monotonic()))
+    def _flush(self) -> bool:
+        self._carrier.last = True
+        self._crew.submit([self._carrier])
+        self._crew.wait(_FLUSH_S)
+        if not self._carrier.emptied:
+            _log.error("the bus takes no messages; what is held in memory is lost", bytes=self.outbox.held_bytes)
+        return self._carrier.emptied
+
+
+class _Closing:
+    """Closes a collector, as a job: it may hang like any other."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.name, self._worker = worker.name, worker
+
+    def run(self) -> None:
+        self._worker.close()

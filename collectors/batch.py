@@ -26,6 +26,9 @@ _CHUNK_ROWS: Final = 5000
 """Rows a message at most: 160 columns of 8 bytes stay a tenth of the codec's limit."""
 _HURRY_ROWS: Final = 20_000
 """Rows waiting that are sent before their time: a replayed day must not be held in memory."""
+HOLD_VALUES: Final = 300_000
+"""Values that may wait while nobody takes them (the disk hangs in a write): ten minutes of an 8-GPU node, some
+40 MiB."""
 
 Group = tuple[str, str, str]
 """Table, cluster, node_id: what one message is about."""
@@ -66,6 +69,8 @@ class Batcher:
         self._lock = threading.Lock()
         self._waiting: dict[Group, list[Row]] = {}
         self._sequence = 0
+        self.shed_rows = 0
+        """Rows of samples dropped because nobody took them."""
 
     def add(self, rows: Rows, ts: datetime) -> bool:
         """Keep rows of one round; true if they should not wait for the batch: events, or very many rows."""
@@ -82,6 +87,16 @@ class Batcher:
                     self._waiting.setdefault(group, []).append(row)
                 hurry = hurry or (TABLES[table].topic == EVENTS and len(some) > 0)
             return hurry or _rows(self._waiting) > _HURRY_ROWS
+
+    def shed(self, most_values: int = HOLD_VALUES) -> None:
+        """Keep memory bounded while nobody takes: drop the older samples until so many values wait; events stay."""
+        with self._lock:
+            samples = [rows for group, rows in self._waiting.items() if TABLES[group[0]].topic != EVENTS]
+            while samples and sum(len(row) for rows in samples for row in rows) > most_values:
+                for rows in samples:
+                    older = (len(rows) + 1) // 2
+                    self.shed_rows += older
+                    del rows[:older]
 
     def take(self, *, events_only: bool = False) -> list[tuple[str, Message]]:
         """Messages with their topics. With ``events_only`` samples go on waiting."""

@@ -114,7 +114,8 @@ class Fleet:
             return self.node_names.index(told)
         if isinstance(told, str) or told >= self.spec.nodes:
             raise FaultsError(
-                f"node = {told!r}: there are {self.spec.nodes} nodes, sim-000 to {self.node_names[-1]} (or 0 to {self.spec.nodes - 1})"
+                f"node = {told!r}: there are {self.spec.nodes} nodes, sim-000 to {self.node_names[-1]} "
+                f"(or 0 to {self.spec.nodes - 1})"
             )
         return told
 

@@ -18,7 +18,8 @@ from graynode.collectors.fleet_noise import uniform
 from graynode.pipeline.schema import stable_id
 
 _APPLICATION_XIDS: Final = (
-    (31, "MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_0 faulted @ 0x7f1b_4c000000. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_READ"),
+    (31, "MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_0 faulted @ 0x7f1b_4c000000. "
+         "Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_READ"),
     (13, "Graphics SM Warp Exception on (GPC 2, TPC 4, SM 1): Out Of Range Address"),
     (43, "Reset Channel Verif Error"),
 )  # fmt: skip
@@ -54,6 +55,12 @@ class Told:
         for i in range(*np.searchsorted(self._t, (since, until))):
             t, what, of = self._told[i]
             yield from self._rows(t, what, of)
+
+    def running(self, t: float) -> Iterator[tuple[str, Row]]:
+        """What a reader who begins at ``t`` must know: the placements of jobs that run then."""
+        for job in self._fleet.jobs:
+            if job.start <= t < job.end:
+                yield from (("job", row) for row in self._job(job.start + _FIRST_STEP_S, 2, job))
 
     def _rows(self, t: float, what: int, of: Any) -> Iterator[tuple[str, Row]]:  # noqa: ANN401 (job, fault or port)
         if what <= 3:
@@ -142,7 +149,9 @@ class Told:
         row: Row = {
             "ts": fleet.moment(t), "cluster": fleet.spec.cluster, **who, "source": source, "kind": kind,
             "message": message, "raw": raw, "observed_ts": fleet.moment(t), "ts_quality": "exact",
-            "event_id": stable_id(fleet.spec.cluster, who["node_id"], source, who["boot_id"], kind, f"{t:.3f}", message),
+            "event_id": stable_id(
+                fleet.spec.cluster, who["node_id"], source, who["boot_id"], kind, f"{t:.3f}", message
+            ),
         }  # fmt: skip
         load = fleet.boots.columns["load"][fleet.boots.at(np.array(node), np.array(t))]
         row["driver_load"] = int(load)
@@ -164,8 +173,9 @@ def inventory(fleet: Fleet, t: float) -> list[Row]:
         who = {"ts": fleet.moment(t), "cluster": fleet.spec.cluster, "node": fleet.node_names[n],
                "node_id": fleet.node_ids[n], "boot_id": fleet.boot_id(n, boot)}  # fmt: skip
         rack = f"rack{int(fleet.racks[n]):02d}"
-        rows.append({**who, "kind": "node", "entity": fleet.node_ids[n], "model": "DGX H100", "driver_version": fleet.drivers[n],
-                     "expected": 1, "attributes": json.dumps({"rack": rack})})  # fmt: skip
+        rows.append({**who, "kind": "node", "entity": fleet.node_ids[n], "model": "DGX H100",
+                     "driver_version": fleet.drivers[n], "expected": 1,
+                     "attributes": json.dumps({"rack": rack})})  # fmt: skip
         for g in range(n * fleet.spec.per_node, (n + 1) * fleet.spec.per_node):
             rows.append({**who, "kind": "gpu", "entity": fleet.gpu_uuids[g], "model": MODEL, "slot": fleet.pci[g],
                          "serial": f"16{fleet.spec.seed % 1000:03d}{g:08d}", "vbios_version": VBIOS,
@@ -173,7 +183,8 @@ def inventory(fleet: Fleet, t: float) -> list[Row]:
                          "attributes": json.dumps({"rack": rack})})  # fmt: skip
         for port in range(fleet.spec.per_node + 1):
             name = fleet.link_names[n * (fleet.spec.per_node + 1) + port]
-            rows.append({**who, "kind": "port", "entity": name, "model": "ConnectX-7" if port < fleet.spec.per_node else "E810",
+            card = "ConnectX-7" if port < fleet.spec.per_node else "E810"
+            rows.append({**who, "kind": "port", "entity": name, "model": card,
                          "expected": fleet.spec.per_node + 1})  # fmt: skip
     return rows
 

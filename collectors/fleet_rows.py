@@ -186,7 +186,8 @@ class LiveRows:
         up_since = fleet.boots.start[boot]
         columns: dict[str, Sequence[Any]] = {
             **self._who(nodes, boot), "cpu_util_percent": cpu.tolist(), "cpu_iowait_percent": [0.0] * n,
-            "load1": (1.92 * cpu).tolist(), "mem_available_bytes": (2.1e12 * (0.97 - 0.35 * busy)).astype(np.int64).tolist(),
+            "load1": (1.92 * cpu).tolist(),
+            "mem_available_bytes": (2.1e12 * (0.97 - 0.35 * busy)).astype(np.int64).tolist(),
             "uptime_s": (second - up_since + 864000.0 * (up_since < 0)).tolist(), "nvml_up": [1] * n,
             "samples_expected": [4.0] * n, "samples_taken": [4.0] * n, "samples_missed": [0.0] * n,
             "collect_errors": [0.0] * n, "nvml_call_max_ms": s.call_ms()[0].reshape(n, -1).max(axis=1).tolist(),

@@ -56,9 +56,13 @@ def table(text: str, scale: int = 1) -> dict[str, int]:
     found: dict[str, int] = {}
     for line in text.splitlines():
         words = line.replace(":", " ", 1).split()
-        if len(words) >= 2 and words[1].isascii() and words[1].isdigit():
-            found[words[0]] = int(words[1][:18]) * scale
+        if len(words) >= 2 and _is_count(words[1]):
+            found[words[0]] = int(words[1]) * scale
     return found
+
+
+def _is_count(word: str) -> bool:
+    return word.isascii() and word.isdigit() and len(word) < 16
 
 
 def first_number(text: str) -> float | None:
@@ -75,7 +79,7 @@ def disk_io_ms(diskstats: str, is_disk: Callable[[str], bool]) -> int | None:
     found: list[int] = []
     for line in diskstats.splitlines():
         words = line.split()
-        if len(words) > 12 and words[12].isdigit() and is_disk(words[2]):
+        if len(words) > 12 and _is_count(words[12]) and is_disk(words[2]):
             found.append(int(words[12]))
     return max(found, default=None)
 

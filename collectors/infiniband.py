@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, ClassVar, Final
 
 from graynode.collectors.base import Machine, NoSource, Round, Row, Rows
 from graynode.collectors.outages import Change, Seen, first_look, next_look
 from graynode.collectors.ports import Port, find_ports
-from graynode.collectors.state_file import StateFile
+from graynode.collectors.state_file import LastSeen, StateFile
 from graynode.collectors.sysfs import names
 from graynode.pipeline.schema import stable_id
 
@@ -32,6 +32,17 @@ class Known:
     facts: dict[str, Any] | None = None
     issued: dict[str, list[int | None]] = field(default_factory=dict)
     """Per kind of event the counter value of the last one and how many there were at that value."""
+
+    def kept(self) -> dict[str, Any]:
+        """For the state file. Written out because it is made every second while a port is down."""
+        seen = self.seen
+        look = seen and {
+            "state": seen.state,
+            "counters": seen.counters,
+            "outage_s": seen.outage_s,
+            "expected": seen.expected,
+        }
+        return {"seen": look, "kind": self.kind, "facts": self.facts, "issued": self.issued}
 
     @staticmethod
     def of(kept: Any) -> Known:  # noqa: ANN401 (a file's content)
@@ -55,6 +66,8 @@ class Infiniband:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._state = StateFile(machine.state_dir / "infiniband.json")
+        self._seen_at = LastSeen(machine.state_dir / "infiniband.last")
+        self._kept: object = None
         self._known: dict[str, Known] = {}
         self._ports: dict[str, Port] = {}
         self._listing: tuple[list[str], list[str]] | None = None
@@ -76,13 +89,14 @@ class Infiniband:
             else:
                 self._look_at(port, known, elapsed, round_, rows)
         self._last, self._fresh = round_.ts, False
-        self._keep(rows, urgent=bool(rows["event"]) or 10 in round_.due)
+        self._keep(rows, due=bool(rows["event"]) or 10 in round_.due)
         return {table: some for table, some in rows.items() if some}
 
     def close(self) -> None:
         """Keep the state and let go of the files; twice is as good as once."""
         if not self._fresh:
             self._state.save(self._content())
+        self._seen_at.close()
         for port in self._ports.values():
             port.close()
         self._ports, self._listing, self._fresh = {}, None, True
@@ -207,7 +221,8 @@ class Infiniband:
         same_boot = kept.get("boot_id") == self._machine.boot_id
         try:
             known = {link: Known.of(port) for link, port in kept.get("ports", {}).items()}
-            self._last = datetime.fromisoformat(kept["ts"]) if same_boot else None
+            if same_boot:
+                self._last = self._catch_up(known, datetime.fromisoformat(kept["ts"]))
         except (KeyError, TypeError, ValueError, AttributeError):
             return
         if not same_boot:
@@ -218,14 +233,31 @@ class Infiniband:
                 port.issued = {}
         self._known = known
 
+    def _catch_up(self, known: Mapping[str, Known], saved: datetime) -> datetime:
+        """The time of the last look. Until then everything was as saved, so running outages have grown by as much."""
+        boot, _, text = self._seen_at.read().partition(" ")
+        last = datetime.fromisoformat(text) if boot == self._machine.boot_id else saved
+        grown = max(0.0, (last - saved).total_seconds())
+        for port in known.values():
+            if port.seen and port.seen.outage_s is not None:
+                port.seen = replace(port.seen, outage_s=port.seen.outage_s + grown)
+        return max(last, saved)
+
     def _content(self) -> dict[str, Any]:
         ts = self._last.isoformat() if self._last else None
-        return {"boot_id": self._machine.boot_id, "ts": ts, "ports": {k: asdict(v) for k, v in self._known.items()}}
+        return {"boot_id": self._machine.boot_id, "ts": ts, "ports": {k: v.kept() for k, v in self._known.items()}}
 
-    def _keep(self, rows: dict[str, list[Row]], *, urgent: bool) -> None:
-        """Every 10 s; every second while something is down, so that a restart counts no second twice."""
-        if urgent or any(known.seen and known.seen.outage_s is not None for known in self._known.values()):
+    def _keep(self, rows: dict[str, list[Row]], *, due: bool) -> None:
+        """Every 10 s and at every change; the time of the last look every second, so that no second counts twice."""
+        now = [
+            (link, k.seen and (k.seen.state, k.seen.outage_s is None, k.seen.expected))
+            for link, k in self._known.items()
+        ]
+        if due or now != self._kept:
             self._state.save(self._content())
+            self._kept = now
+        if self._last:
+            self._seen_at.write(f"{self._machine.boot_id} {self._last.isoformat(timespec='microseconds')}")
         if self._state.trouble != self._said:
             self._said = self._state.trouble
             state = "error" if self._said else "measured"

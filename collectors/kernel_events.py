@@ -17,6 +17,8 @@ from graynode.pipeline.schema import stable_id
 
 _FLOOD_S: Final = 60.0
 _OFF_BUS_XID: Final = 79
+_SPLIT_S: Final = 2.0
+"""Lines of one split message are written together."""
 _KEPT_LINES: Final = 512
 """Hashes of the latest event lines, to number equal ones. Equal lines bear equal times, so they come close together."""
 
@@ -32,14 +34,13 @@ class Context:
         uuids, lines = kept.get("uuids"), kept.get("lines")
         self.uuids: dict[str, str] = dict(uuids) if isinstance(uuids, dict) else {}
         self._lines: OrderedDict[str, int] = OrderedDict(lines if isinstance(lines, dict) else {})
-        about = kept.get("about")
-        self._about: str | None = about if isinstance(about, str) else None
+        self._about: tuple[str, float] | None = None
         self._xid79: dict[str, float] = {}
         self._floods: OrderedDict[str, tuple[float, int]] = OrderedDict()
 
     def remembered(self) -> dict[str, Any]:
         """To be given to a new ``Context``."""
-        return {"uuids": dict(self.uuids), "lines": dict(self._lines), "about": self._about}
+        return {"uuids": dict(self.uuids), "lines": dict(self._lines)}
 
     def find(self, text: str, when_s: float) -> Found | None:
         """What the message says in the light of earlier ones; ``None`` where there is nothing to tell.
@@ -47,7 +48,7 @@ class Context:
         ``when_s`` is the record's own time. Of floods the 1st, 10th, 100th, … within a minute are told, with their
         number: a function of the records alone, so that it does not matter how they were read.
         """
-        self._learn(text)
+        self._learn(text, when_s)
         found = understand(text)
         if found is None or (found.flood and not self._tells(found, when_s)):
             return None
@@ -65,18 +66,20 @@ class Context:
             self._lines.popitem(last=False)
         return number
 
-    def _learn(self, text: str) -> None:
+    def _learn(self, text: str, when_s: float) -> None:
         if not text.startswith("NVRM: "):
             return
         introduced = gpu_uuid(text)
         if introduced and (introduced[0] in self.uuids or len(self.uuids) < 256):
             self.uuids[introduced[0]] = introduced[1]
-        self._about = named_gpu(text) or self._about
+        named = named_gpu(text)
+        if named:
+            self._about = (named, when_s)
 
     def _complete(self, found: Found, when_s: float) -> None:
-        if found.pci_bus_id is None and self._about:
-            found.pci_bus_id = self._about
-            found.message = f"{self._about} has fallen off the bus"
+        if found.pci_bus_id is None and self._about and 0 <= when_s - self._about[1] <= _SPLIT_S:
+            found.pci_bus_id = self._about[0]
+            found.message = f"{found.pci_bus_id} has fallen off the bus"
         seen = self._xid79.get(found.pci_bus_id or "")
         found.attributes["after_xid"] = seen is not None and abs(when_s - seen) <= _FLOOD_S
 

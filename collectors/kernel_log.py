@@ -34,8 +34,9 @@ class KernelLog:
 
     ``path`` and ``format`` as in the configuration (``agent.kmsg``, ``agent.kernel_log_format``); ``zone`` is that of
     log times without one, ``None`` this machine's. ``clock`` and ``monotonic`` tell when records since boot were
-    written; ``read`` reads the device. Where reading stands is kept in ``machine.state_dir`` once what was read is ``settle_s`` old, and at
-    ``close``: an agent that is killed before its rows were sent reads them again, under the same ids.
+    written; ``read`` reads the device. Where reading stands is kept in ``machine.state_dir`` once what was read is
+    ``settle_s`` old, and at ``close``: an agent that is killed before its rows were sent reads them again, under the
+    same ids. Text logs can be written to by user space (``logger -t kernel``); ``/dev/kmsg`` and journal JSON cannot.
     """
 
     name: ClassVar[str] = "kernel_log"

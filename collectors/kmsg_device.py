@@ -30,7 +30,7 @@ class KmsgDevice:
     def records(self) -> Iterator[bytes]:
         """What is there now, record by record, as the kernel gives them."""
         self.drained = False
-        for _ in range(_MAX_RECORDS):
+        for taken in range(_MAX_RECORDS):
             try:
                 raw = self._read(self._fd, _BUFFER)
             except BlockingIOError:
@@ -38,6 +38,8 @@ class KmsgDevice:
                 return
             except OSError as error:
                 if error.errno != errno.EPIPE:
+                    if taken:
+                        return  # what was read is given first; the next look meets the error again
                     raise
                 self.overruns += 1
                 continue

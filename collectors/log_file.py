@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
+
+from graynode.collectors.sysfs import names
 
 MAX_LINE: Final = 16 * 1024
 """Longer lines are cut here and their rest is dropped: no kernel line is as long, and memory stays bounded."""
@@ -46,8 +49,9 @@ class LogFile:
         found = list(self._read(limit))
         if self._at_end and self._replaced():
             found.extend(self._finish())
-            self._begin(self.path)
-            found.extend(self._read(limit))
+            with contextlib.suppress(OSError):  # renamed again meanwhile: the next look opens it
+                self._begin(self.path)
+                found.extend(self._read(limit))
         found.extend(self._idle(now_s, grown=bool(found)))
         return found
 
@@ -83,8 +87,9 @@ class LogFile:
         if known is None or _identity(self.path) == known:
             self._begin(self.path, keep=known is not None)
             return
-        for sibling in sorted(self.path.parent.glob(f"{self.path.name}*")):
-            if _identity(sibling) == known:
+        for name in names(self.path.parent):
+            sibling = self.path.with_name(name)
+            if name.startswith(self.path.name) and _identity(sibling) == known:
                 self._begin(sibling, keep=True)
                 return
         self._begin(self.path)
@@ -106,7 +111,12 @@ class LogFile:
         self._check_same()
         taken, self._at_end = 0, False
         while taken < limit:
-            chunk = os.pread(self._fd, min(1 << 16, limit - taken), self._offset + len(self._pending))
+            try:
+                chunk = os.pread(self._fd, min(1 << 16, limit - taken), self._offset + len(self._pending))
+            except OSError:
+                if taken:
+                    return  # what was read is given first; the next look meets the error again
+                raise
             if not chunk:
                 self._at_end = True
                 return

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from collections.abc import Callable
 from operator import attrgetter, itemgetter
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pynvml
 from pynvml import NVMLError
@@ -19,7 +20,8 @@ _VALUE: Final = struct.Struct("<IIqqIIQ")
 """nvmlFieldValue_t: field, scope, time stamp, latency, value type, return code, value."""
 _UNSIGNED_32, _UNSIGNED_64 = 1, (2, 3)
 _FIELD_TYPES: Final = {0: "<d", _UNSIGNED_32: "<I", 4: "<q", 5: "<i", 6: "<H"}
-_LINK_COUNT, _C2C_COUNT, _C2C_STATUS, _C2C_BANDWIDTH = 91, 170, 171, 172
+_C2C_COUNT, _C2C_STATUS, _C2C_BANDWIDTH = 170, 171, 172
+_NO_SUCH_LINK: Final = (pynvml.NVML_ERROR_INVALID_ARGUMENT, pynvml.NVML_ERROR_NOT_SUPPORTED)
 _BER_MANTISSA, _BER_EXPONENT = 8, 0xFF
 
 
@@ -32,7 +34,7 @@ def converted(value: Any, how: How) -> int | float:  # noqa: ANN401 (what ctypes
     if how == "ber":
         # four bits of mantissa above eight of a negative decimal exponent; no arithmetic on the packed value
         return float(value >> _BER_MANTISSA & 0xF) * 10.0 ** -(value & _BER_EXPONENT)
-    return value  # type: ignore[no-any-return]
+    return cast("int | float", value)
 
 
 def field_values(handle: Any, ids: list[tuple[int, int]]) -> list[tuple[int, int | float]]:  # noqa: ANN401
@@ -55,11 +57,11 @@ def _typed(kind: int, code: int, raw: int) -> tuple[int, int | float]:
 
 
 def bind(call: Call) -> Callable[[Any], tuple[int | float | None, ...]]:
-    """A function of a device handle that gives the call's fields in order; raises ``NVMLError``.
+    """A function of one device's handle that gives the call's fields in order; raises ``NVMLError``.
 
     ``None`` stands for NVML's own blank: all bits of an unsigned result set, 32 or 64 by the call.
     """
-    function = _OWN.get(call.function) or getattr(pynvml, call.function, None) or _absent
+    function = _function(call.function)
     args, how, blank = call.args, call.how, _BLANK_64 if call.wide else _BLANK_32
 
     def value(got: Any) -> int | float | None:  # noqa: ANN401
@@ -94,62 +96,83 @@ def _count_retired_pages(handle: Any, cause: int) -> int:  # noqa: ANN401
 
 def _sram_exceeded(handle: Any) -> int:  # noqa: ANN401
     status = pynvml.c_nvmlEccSramErrorStatus_v1_t()
-    pynvml.nvmlDeviceGetSramEccErrorStatus(handle, status)
+    pynvml.nvmlDeviceGetSramEccErrorStatus(handle, ctypes.byref(status))
     return int(status.bThresholdExceeded)
 
 
 def fabric_v2(handle: Any) -> Any:  # noqa: ANN401
     """Fabric registration with its health mask."""
     info = pynvml.c_nvmlGpuFabricInfo_v2_t()
-    pynvml.nvmlDeviceGetGpuFabricInfoV(handle, pynvml.byref(info))
+    pynvml.nvmlDeviceGetGpuFabricInfoV(handle, ctypes.byref(info))
     return info
 
 
 def fabric_v1(handle: Any) -> Any:  # noqa: ANN401
     """Fabric registration as older drivers give it."""
     info = pynvml.c_nvmlGpuFabricInfo_t()
-    pynvml.nvmlDeviceGetGpuFabricInfo(handle, pynvml.byref(info))
+    pynvml.nvmlDeviceGetGpuFabricInfo(handle, ctypes.byref(info))
     return info
 
 
-def _links(handle: Any) -> range:  # noqa: ANN401
-    code, count = field_values(handle, [(_LINK_COUNT, 0)])[0]
-    return range(int(count)) if code == 0 and count <= MAX_LINKS else range(MAX_LINKS)
+class _PerLink:
+    """One value a link, of the links that there are: found at the first call by asking until the links end."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def __call__(self, read: Callable[[int], int]) -> list[int]:
+        """The values. NOT_SUPPORTED where there is no link; other errors as they come."""
+        found: list[int] = []
+        for link in range(self._count or MAX_LINKS):
+            try:
+                found.append(read(link))
+            except NVMLError as error:
+                if self._count or error.value not in _NO_SUCH_LINK:
+                    raise
+                break
+        if not found:
+            raise NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        self._count = len(found)
+        return found
 
 
-def _per_link(handle: Any, read: Callable[[int], int]) -> list[int]:  # noqa: ANN401
-    """One value a link until the links end; raises what the first link says where there are none."""
-    found: list[int] = []
-    for link in _links(handle):
-        try:
-            found.append(read(link))
-        except NVMLError as error:
-            if error.value in (pynvml.NVML_ERROR_INVALID_ARGUMENT, pynvml.NVML_ERROR_NOT_SUPPORTED):
-                if found:
-                    return found
-                raise NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED) from error
-            raise
-    if not found:
-        raise NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-    return found
-
-
-def _nvlink_states(handle: Any) -> tuple[int, int, int]:  # noqa: ANN401
+def _nvlink_states() -> Callable[[Any], tuple[int, int, int]]:
     """(active, inactive, asleep). State 3, active with traffic disabled, carries nothing and is in none of them."""
-    states = _per_link(handle, lambda link: int(pynvml.nvmlDeviceGetNvLinkState(handle, link)))
-    return states.count(1), states.count(0), states.count(2)
+    per_link = _PerLink()
+
+    def read(handle: Any) -> tuple[int, int, int]:  # noqa: ANN401
+        states = per_link(lambda link: int(pynvml.nvmlDeviceGetNvLinkState(handle, link)))
+        return states.count(1), states.count(0), states.count(2)
+
+    return read
 
 
-def _nvlink_error_sum(handle: Any, counter: int) -> int:  # noqa: ANN401
-    return sum(_per_link(handle, lambda link: int(pynvml.nvmlDeviceGetNvLinkErrorCounter(handle, link, counter))))
+def _nvlink_error_sum() -> Callable[[Any, int], int]:
+    per_link = _PerLink()
+
+    def read(handle: Any, counter: int) -> int:  # noqa: ANN401
+        return sum(per_link(lambda link: int(pynvml.nvmlDeviceGetNvLinkErrorCounter(handle, link, counter))))
+
+    return read
 
 
-def _nvlink_field_sum(handle: Any, field: int) -> int:  # noqa: ANN401
+def _nvlink_field_sum() -> Callable[[Any, int], int]:
     """The sum over links, for drivers that answer a link at a time only."""
-    values = [int(v) for code, v in field_values(handle, [(field, link) for link in _links(handle)]) if code == 0]
-    if not values:
-        raise NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-    return sum(values)
+    links: list[int] = []
+
+    def read(handle: Any, field: int) -> int:  # noqa: ANN401
+        if not links:
+            if field_values(handle, [(field, 0)])[0][0]:
+                raise NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+            answers = field_values(handle, [(field, link) for link in range(MAX_LINKS)])
+            links.extend(link for link, (code, _) in enumerate(answers) if code == 0)
+        answers = field_values(handle, [(field, link) for link in links])
+        failed = next((code for code, _ in answers if code), 0)
+        if failed:  # a sum that lacks a link would look like a reset
+            raise NVMLError(failed if failed > 0 else pynvml.NVML_ERROR_NO_DATA)
+        return sum(int(value) for _, value in answers)
+
+    return read
 
 
 def _c2c(handle: Any) -> tuple[int, int, int]:  # noqa: ANN401
@@ -170,8 +193,17 @@ _OWN: Final[dict[str, Callable[..., Any]]] = {
     "@sram_exceeded": _sram_exceeded,
     "@fabric_v2": fabric_v2,
     "@fabric_v1": fabric_v1,
+    "@c2c": _c2c,
+}
+_OWN_PER_GPU: Final[dict[str, Callable[[], Callable[..., Any]]]] = {
     "@nvlink_states": _nvlink_states,
     "@nvlink_error_sum": _nvlink_error_sum,
     "@nvlink_field_sum": _nvlink_field_sum,
-    "@c2c": _c2c,
 }
+"""Made anew for each GPU, because they remember how many links it has."""
+
+
+def _function(name: str) -> Callable[..., Any]:
+    if name in _OWN_PER_GPU:
+        return _OWN_PER_GPU[name]()
+    return _OWN.get(name) or getattr(pynvml, name, None) or _absent

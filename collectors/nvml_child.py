@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import queue
@@ -11,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, cast
 
 from graynode.collectors import nvml_wire as wire
 
@@ -104,7 +105,7 @@ class Child:
         while True:
             body = self._take_frame()
             if body is not None:
-                return wire.decode_message(body)
+                return cast("wire.Message", wire.decode_message(body))
             left = until - self._monotonic()
             if not poll.poll(max(0.0, left * 1000)):
                 if left <= 0:
@@ -141,6 +142,12 @@ class Child:
             self.process.wait(_STOP_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
+            self.reap()
+
+    def reap(self) -> None:
+        """Wait a moment for the end of a child that was killed; one in the driver may outlive the agent."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(_STOP_S)
 
     def gone(self) -> bool:
         """True once the kernel has let it go; reaps it."""

@@ -52,7 +52,7 @@ class Plausible:
         if values.get("energy_mj") == 0:
             reasons["energy_mj"] = "0 mJ from a GPU that runs"
         if self.has_ecc is False:
-            reasons |= {n: "success from a GPU without ECC" for n in _NEEDS_ECC & values.keys()}
+            reasons |= dict.fromkeys(_NEEDS_ECC & values.keys(), "success from a GPU without ECC")
         if self._wrong:
             reasons |= {n: why for n, why in self._wrong.items() if n in values}
         for name in reasons:

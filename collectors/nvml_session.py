@@ -91,7 +91,8 @@ class Session:
         self._spawner = Spawner()
         self._child: Child | None = None
         self._hello: wire.Hello | None = None
-        self._known: list[str] = []
+        self._known: dict[int, str] = {}
+        """Index to PCI address, from the last time that every GPU was listed."""
         self._again = Pause(patience.again_s)
         self._relist = Pause(patience.relist_s)
         self._why, self._code, self._n = "", 0, 0
@@ -127,8 +128,12 @@ class Session:
         now = self._monotonic()
         if self._hello is not None and not self.hung and self._relist.over(now):
             self._relist.begin(now)
-            self._known = []
+            self._known = {}
             self._restart()
+
+    def restart(self) -> None:
+        """A new child, which learns anew what is supported."""
+        self._restart()
 
     def listed(self) -> None:
         """Nothing is missing any more."""
@@ -140,6 +145,8 @@ class Session:
         if self._child is not None:
             self._child.stop()
         self._child = self._hello = None
+        for child in self._abandoned:
+            child.reap()
         self._spawner.stop()
 
     def begin(self, only: list[str], skip: list[int]) -> Child:
@@ -160,10 +167,11 @@ class Session:
         child = self._child
         if child is None or self._hello is not None:
             return child is not None
-        message = child.receive(until)
+        at_most = child.started_at + self._patience.start_s
+        message = child.receive(min(until, at_most))
         if isinstance(message, wire.Hello):
             return self._greet(message, outcome)
-        if self._monotonic() - child.started_at > self._patience.start_s:
+        if self._monotonic() >= at_most:
             self._hang(outcome, child)
         else:
             outcome.starting, outcome.blind, outcome.code = True, self._why or "NVML is starting", self._code
@@ -176,7 +184,7 @@ class Session:
         if self.abandoned >= _ABANDONED_MAX:
             outcome.blind = f"{self._why}; {self.abandoned} readers hang in the driver"
             return False
-        only = [bus for bus in self._known if bus not in self.hung] if self.hung else []
+        only = [bus for bus in self._known.values() if bus not in self.hung] if self.hung else []
         if self.hung and not only:
             outcome.back = self._probe.step(self._monotonic())
             self._forget_if_back(outcome)
@@ -199,7 +207,7 @@ class Session:
             return False
         self._hello = outcome.hello = hello
         if not self.hung and not self._skipped:
-            self._known = [g.bus for g in hello.gpus]
+            self._known = {g.index: g.bus for g in hello.gpus}
         return True
 
     def _ask(self, outcome: Outcome, due: frozenset[int], until: float) -> None:
@@ -254,7 +262,7 @@ class Session:
             bus = child.setup.only[slot] if slot < len(child.setup.only) else ""
         elif slot >= 0:
             index = slot
-            bus = self._known[slot] if slot < len(self._known) else ""
+            bus = self._known.get(slot, "")
         if bus and bus not in self.hung:
             self.hung.append(bus)
         elif not bus and index >= 0 and index not in self._skipped:
@@ -304,7 +312,6 @@ class _Probe:
         self._session = session
         self._child: Child | None = None
         self._bus = ""
-        self._asked = False
         self._pause = Pause(session.probe_patience().probe_s)
 
     def wait(self, now: float) -> None:
@@ -321,9 +328,9 @@ class _Probe:
 
     def stop(self) -> None:
         """End it."""
-        child, self._child, self._asked = self._child, None, False
+        child, self._child = self._child, None
         if child is not None:
-            child.stop()
+            self._session.leave(child)
 
     def _step(self, now: float) -> list[str]:
         if self._child is None:

@@ -42,3 +42,37 @@ class StateFile:
             self.trouble = f"{self.path}: cannot be written: {error.strerror}; a restart will read again"
             return
         self.trouble, self._saved = None, text
+
+
+class LastSeen:
+    """One short line, written in place every second: when a source was last looked at.
+
+    Replacing a file costs half a millisecond, writing into one some microseconds. A line that was cut is no line.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd = -1
+
+    def read(self) -> str:
+        """What was last written, empty if nothing was."""
+        try:
+            text = self._path.read_text(encoding="utf-8")
+        except (OSError, ValueError):
+            return ""
+        return text.partition("\n")[0] if "\n" in text else ""
+
+    def write(self, line: str) -> None:
+        """Keep this line instead. A disk that refuses is no matter: the state file beside says so."""
+        try:
+            if self._fd < 0:
+                self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            os.pwrite(self._fd, f"{line}\n".encode(), 0)
+        except OSError:
+            self.close()
+
+    def close(self) -> None:
+        """Let go of the file; twice is as good as once."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

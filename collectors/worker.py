@@ -1,4 +1,4 @@
-"""One collector in its own thread with room for one round: a source that hangs hangs alone."""
+"""One collector and its rounds: room for one, back-off after failures, what it has done so far."""
 
 from __future__ import annotations
 
@@ -34,10 +34,11 @@ class Tally:
 
 
 class Worker:
-    """Runs a collector's rounds. ``offer`` is called by one thread; everything else happens in the worker's own.
+    """Runs a collector's rounds. ``offer`` is called by the loop, ``run`` by a thread of the crew, one at a time.
 
-    A class that was due in a round that could not be taken, or failed, is due in the next one. ``elapsed_s`` is
-    counted from the last round that succeeded: that is when the source's previous values were read.
+    There is room for one round: a class that was due in a round that could not be taken, or failed, is due in the
+    next one. ``elapsed_s`` is counted from the last round that succeeded: that is when the source's previous values
+    were read.
     """
 
     def __init__(
@@ -46,36 +47,34 @@ class Worker:
         self.collector, self.name, self.tally = collector, collector.name, Tally()
         self.gone = ""
         """Why this machine has no such source; the collector is not asked again."""
+        self.last_s = 0.0
+        """How long the last round took."""
         self._deliver, self._monotonic = deliver, monotonic
-        self._wake = threading.Condition()
-        self._job: tuple[datetime, frozenset[int]] | None = None
+        self._lock = threading.Lock()
+        self._next: tuple[datetime, frozenset[int]] | None = None
         self._busy_since: float | None = None
         self._owed: frozenset[int] = frozenset()
-        self._stopping = False
         self._failures, self._not_before, self._last_error = 0, 0.0, ""
         self._last_at: float | None = None
-        self._thread = threading.Thread(target=self._run, name=f"collect-{self.name}", daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self._thread.start()
 
     def offer(self, ts: datetime, due: frozenset[int]) -> bool:
-        """Have a round taken. False if it is not: the one before still runs, a back-off, or no such source."""
+        """Keep a round for ``run``. False if there is nothing to run: the one before still does, a back-off, or no
+        such source. A round that has not been begun gives way to the new one."""
         if self.gone:
             return False
-        with self._wake:
+        with self._lock:
             self.tally.expected += 1
             self._owed |= due
             if self._busy_since is not None:
                 self.tally.missed += 1
                 return False
-            if self._monotonic() < self._not_before:
+            if self._next is not None:
+                self.tally.missed += 1
+                self._owed |= self._next[1]
+            elif self._monotonic() < self._not_before:
                 self.tally.skipped += 1
                 return False
-            self._job, self._owed = (ts, self._owed), frozenset()
-            self._busy_since = self._monotonic()
-            self._wake.notify_all()
+            self._next, self._owed = (ts, self._owed), frozenset()
             return True
 
     def busy_s(self) -> float:
@@ -85,45 +84,32 @@ class Worker:
 
     def take_max_ms(self) -> float:
         """The slowest of the rounds that have ended since this was last called."""
-        with self._wake:
+        with self._lock:
             slowest, self.tally.max_ms = self.tally.max_ms, 0.0
         return slowest
 
-    def wait_idle(self, timeout_s: float) -> bool:
-        """True as soon as no round runs; false if one still does after so long."""
-        with self._wake:
-            return self._wake.wait_for(lambda: self._busy_since is None, timeout_s)
-
-    def stop(self) -> None:
-        """Ask the thread to close the collector and end, after the round that runs."""
-        with self._wake:
-            self._stopping = True
-            self._wake.notify_all()
-
-    def join(self, timeout_s: float) -> bool:
-        """True if the thread has ended. A round stuck in a driver cannot be ended: it is left to the process."""
-        if self._thread.ident is not None:
-            self._thread.join(timeout_s)
-        return not self._thread.is_alive()
-
-    def _run(self) -> None:
-        while True:
-            with self._wake:
-                self._wake.wait_for(lambda: self._job is not None or self._stopping)
-                job, self._job = self._job, None
+    def run(self) -> None:
+        """Take the round that was offered."""
+        with self._lock:
+            job, self._next = self._next, None
             if job is None:
-                break
-            started = self._monotonic()
-            try:
-                self._collect(*job, started)
-            finally:
-                with self._wake:
-                    took = self._monotonic() - started
-                    self.tally.seconds += took
-                    self.tally.max_ms = max(self.tally.max_ms, took * 1e3)
-                    self._busy_since = None
-                    self._wake.notify_all()
-        self._close()
+                return
+            started = self._busy_since = self._monotonic()
+        try:
+            self._collect(*job, started)
+        finally:
+            with self._lock:
+                self.last_s = self._monotonic() - started
+                self.tally.seconds += self.last_s
+                self.tally.max_ms = max(self.tally.max_ms, self.last_s * 1e3)
+                self._busy_since = None
+
+    def close(self) -> None:
+        """Close the collector; an error is said."""
+        try:
+            self.collector.close()
+        except Exception as error:
+            _log.warning("collector did not close", collector=self.name, error=f"{type(error).__name__}: {error}")
 
     def _collect(self, ts: datetime, due: frozenset[int], started: float) -> None:
         elapsed = None if self._last_at is None else started - self._last_at
@@ -134,7 +120,7 @@ class Worker:
             self.gone = str(none) or "no such source"
             _log.info("no such source on this machine; not asked again", collector=self.name, reason=self.gone)
         except Exception as error:
-            with self._wake:
+            with self._lock:
                 self._owed |= due
             self._fail(error)
         else:
@@ -158,9 +144,3 @@ class Worker:
             _log.warning("collector failed", collector=self.name, error=said)
             _log.debug("where it failed", collector=self.name, exc_info=error)
         self._last_error = said
-
-    def _close(self) -> None:
-        try:
-            self.collector.close()
-        except Exception as error:
-            _log.warning("collector did not close", collector=self.name, error=f"{type(error).__name__}: {error}")

@@ -138,7 +138,7 @@ class Ecc:
                 "severity": "ticket" if some else "digest",
                 "message": f"{view.gpu_name(int(i))}: spare rows are being used up; banks with low or no "
                 f"spare rows: {np.nan_to_num(now['low'][i]) + np.nan_to_num(now['none'][i]):.0f}",
-                "action": "Plan a reset after the job; in a bank without spare rows the next remap fails, which is a return case",
+                "action": "Plan a reset after the job; without spare rows in a bank the next remap fails",
                 "evidence": {**{b: now[b][i] for b in _BANKS}, "pci_bus_id": view.text("pci_bus_id_last")[int(i)]},
             }
 

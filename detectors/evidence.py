@@ -1,7 +1,8 @@
 """Evidence of an incident: findings of one signal and one entity, folded into one entry.
 
 A finding's ``evidence`` is a JSON object of the detector's own. These keys mean something to incidents:
-``pci_bus_id``, ``action_source``, ``owner``, ``next_step``; ``lines`` (log lines behind it); ``hold`` (true:
+``pci_bus_id``, ``action_source``, ``owner``, ``next_step``, ``disagree`` (who sees it otherwise), ``raw`` (the line as
+read), ``nodes`` (of a shift that many share), ``ts_quality``; ``lines`` (log lines behind it); ``hold`` (true:
 silence is no proof of health); ``clears`` (signals that this finding says are over; ``xid_*`` takes all that begin
 so); ``new_boot`` (true: it clears only what an earlier boot showed).
 """
@@ -26,7 +27,7 @@ _CARRIED: Final = (
     "detector", "signal", "subject", "boot_id", "gpu_uuid", "link", "value", "unit", "baseline", "peer_median",
     "peers", "effect", "score", "threshold", "p_value", "message", "action",
 )  # fmt: skip
-_EXTRA: Final = ("pci_bus_id", "action_source", "owner", "next_step")
+_EXTRA: Final = ("pci_bus_id", "action_source", "owner", "next_step", "disagree", "raw", "nodes", "ts_quality")
 
 
 def rank(severity: str | None) -> int:

@@ -135,15 +135,18 @@ def _shift(told: Sequence[Candidate], shared: tuple[str, str | None, int]) -> Ca
     worst = max(told, key=lambda c: (_rank(c), _entity(c)))
     nodes = sorted({c["node_id"] for c in told})
     where = f"{subject} {name}" if name else "the cluster"
+    what = f"{len(nodes)} of {of} nodes of {where} shifted at once"
     return {
         **{k: worst.get(k) for k in ("cluster", "signal", "value", "baseline", "peer_median", "peers", "unit")},
         **{k: worst.get(k) for k in ("effect", "score", "threshold", "p_value")},
         "since": min((c["since"] for c in told if c.get("since")), default=None),
         "subject": subject,
-        "node": f"{subject} {name}" if name else f"cluster {worst.get('cluster')}",
+        # No machine: a name of its own kind, so that nothing takes it for one and the store can place the row
+        "node_id": f"{subject}:{name or worst.get('cluster')}",
+        "node": f"{subject} {name or worst.get('cluster')}",
         "cause": "monitoring_blind" if worst["cause"] == "monitoring_blind" else "fleet_shift",
         "severity": "ticket",
-        "message": f"{len(nodes)} of {of} nodes of {where} shifted at once ({worst['signal']}); worst: {worst['message']}",
+        "message": f"{what} ({worst['signal']}); worst: {worst['message']}",
         "action": f"Look for one cause that they share ({where}): a change of driver, network, cooling or job",
         "evidence": {"nodes": nodes[:_NAMED_NODES], "nodes_told": len(nodes), "nodes_seen": of, "shared": name},
         "_entity": f"{subject}/{name or ''}/{worst['signal']}",

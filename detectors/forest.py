@@ -3,6 +3,9 @@
 The forest only ranks. Whether a score is rare is said by split-conformal p-values over healthy scores that it was
 not fitted on, one window per GPU and day, so that one GPU's busy hour does not count as many. ``contamination`` is an
 asserted prevalence and decides nothing. It scores every tenth round and never pages: its findings are a digest.
+
+Residuals are those against the peers, less the GPU's own mean of them: a GPU that always clocks lower is not odd. That
+mean forgets with a day's memory, so a slow ramp is not seen here; ``slow`` and ``thermal`` are there for it.
 """
 
 from __future__ import annotations
@@ -31,6 +34,11 @@ _KEPT_DAYS: Final = 8
 _KEPT_ROWS: Final = 8192
 _LEAST: Final = 100
 """Healthy GPU-days that each half needs before anything is scored."""
+_SETTLED: Final = 12
+"""Scorings (an hour) before a GPU's own mean is trusted."""
+_MEMORY: Final = 288.0
+"""Scorings that the own mean remembers: a day."""
+_COLUMNS: Final = ("sum", "since", "scorings", *_FEATURES)
 _SEED: Final = 20_261
 _MOST: Final = 3.0
 
@@ -50,14 +58,16 @@ class Forest:
         if int(now_s // round_.window_s) % EVERY:
             return Scored(findings.none(), state)
         view = gpus(round_.gpu, _NUMBERS)
-        features = _features(view, round_.window_s)
-        judged = ~np.all(np.isnan(features), axis=1)
+        excess = _features(view, round_.window_s)
+        remembered = memory.recall(state.get("gpu"), view.keys, _COLUMNS)
+        features = excess - np.column_stack([remembered[f] for f in _FEATURES])
+        judged = ~np.all(np.isnan(features), axis=1) & (remembered["scorings"] >= _SETTLED)
         p = _p_values(state.get("history"), features, judged)
-        remembered = memory.recall(state.get("gpu"), view.keys, ("sum", "since"))
         limit = self._thresholds.value(self.name, "odd", round_.window_s)
         found = _accumulate(view, remembered, p, limit)
-        day = np.floor(now_s / 86_400.0)
-        history = _learn(state.get("history"), view, features, judged & ~(remembered["sum"] >= limit / 2), day)
+        day, healthy = np.floor(now_s / 86_400.0), ~(remembered["sum"] >= limit / 2)
+        history = _learn(state.get("history"), view, features, judged & healthy, day)
+        _settle(remembered, excess, healthy)
         after = {"gpu": memory.remember(state.get("gpu"), view.keys, remembered, now_s), "history": history}
         return Scored(findings.collect(self, round_, found), after)
 
@@ -69,6 +79,19 @@ def _features(view: View, window_s: int) -> Floats:
         residual.against_peers(np.where(judged, residual.log_of(view.x[f]), np.nan), groups).excess for f in _FEATURES
     ]
     return np.column_stack(columns) if len(view) else np.zeros((0, len(_FEATURES)))
+
+
+def _settle(remembered: memory.Arrays, excess: Floats, healthy: Bools) -> None:
+    """Take this window into each healthy GPU's own mean, in place, after it was scored."""
+    before = np.nan_to_num(remembered["scorings"])
+    seen = healthy & ~np.all(np.isnan(excess), axis=1)
+    now = np.minimum(before + seen, _MEMORY)
+    for j, f in enumerate(_FEATURES):
+        mean = remembered[f]
+        step = (excess[:, j] - np.where(np.isnan(mean), excess[:, j], mean)) / np.maximum(now, 1.0)
+        moved = np.where(np.isnan(mean), excess[:, j], mean + step)
+        remembered[f] = np.where(seen & ~np.isnan(excess[:, j]), moved, mean)
+    remembered["scorings"] = now
 
 
 def _accumulate(view: View, remembered: memory.Arrays, p: Floats, limit: float) -> list[Candidate]:

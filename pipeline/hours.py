@@ -6,7 +6,7 @@ closes when its machine has closed all windows in it, or an hour after its end w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -28,17 +28,18 @@ class Hours:
     def __init__(self) -> None:
         self._open: dict[Machine, set[int]] = {}
         self._closed_us: dict[Machine, int] = {}
-        self.late = 0
 
-    def note(self, windows: pl.DataFrame) -> None:
-        """Remember which hours these ``_30s`` rows belong to."""
+    def note(self, windows: pl.DataFrame) -> int:
+        """Remember which hours these ``_30s`` rows belong to; gives how many machine-hours are closed already."""
+        late = 0
         hours = windows.select(*_WHO, pl.col("ts").dt.truncate("1h")).unique()
         for cluster, node_id, ts in hours.iter_rows():
             machine, hour = f"{cluster}/{node_id}", _us(ts)
             if hour + HOUR_US <= self._closed_us.get(machine, 0):
-                self.late += 1
+                late += 1
             else:
                 self._open.setdefault(machine, set()).add(hour)
+        return late
 
     def made(self, machine: Machine, hour_us: int) -> None:
         """A row of this hour is in the lake."""
@@ -56,9 +57,13 @@ class Hours:
                     found.setdefault(hour, []).append(machine)
         return found
 
-    def mark(self) -> int | None:
-        """Start of the oldest open hour, epoch seconds: from here on a restart must look."""
-        first = min((h for hours in self._open.values() for h in hours), default=None)
+    def mark(self, without: Mapping[int, Iterable[Machine]] | None = None) -> int | None:
+        """Start of the oldest open hour, epoch seconds: from here on a restart must look.
+
+        ``without`` are hours about to be made, by start, with their machines.
+        """
+        made = {(m, hour) for hour, machines in (without or {}).items() for m in machines}
+        first = min((h for m, hours in self._open.items() for h in hours if (m, h) not in made), default=None)
         return None if first is None else first // 1_000_000
 
 

@@ -16,6 +16,8 @@ from graynode.pipeline.kafka_settings import MAX_REQUEST_BYTES, KafkaSettings
 
 _FETCH_BYTES: Final = 32 << 20
 _CLOSE_S: Final = 5.0
+_METADATA_MS: Final = 30_000
+"""How soon a new topic or partition is noticed; the client's own 5 minutes leave it unread for so long."""
 
 
 class KafkaBusConsumer:
@@ -37,6 +39,9 @@ class KafkaBusConsumer:
         with ours(settings, f"join group {group}"):
             self._client = _client(settings, group)
             self._client.subscribe(list(topics), listener=_listener(self._changed))
+            for topic in topics:
+                # Without it the first assignment may be made before the topic is known, and so be empty.
+                self._client.partitions_for_topic(topic)
 
     def poll(self, timeout_s: float, max_messages: int = 1000, max_bytes: int = 32 << 20) -> list[Received]:
         """Messages in order per partition, at least one if any comes within ``timeout_s``."""
@@ -159,6 +164,7 @@ def _client(settings: KafkaSettings, group: str) -> Any:
         # "earliest" would jump over trimmed messages without a word; OffsetGone says it.
         auto_offset_reset="none",
         allow_auto_create_topics=False,
+        metadata_max_age_ms=_METADATA_MS,
         fetch_max_bytes=_FETCH_BYTES,
         max_partition_fetch_bytes=MAX_REQUEST_BYTES,
         session_timeout_ms=int(settings.session_timeout_s * 1000),

@@ -20,11 +20,11 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 
 from graynode.pipeline.lake_format import (
     CONFIGURATION,
-    DATE,
     VERSION_KEY,
     conform,
     frame_schema,
     lake_schema,
+    partition_columns,
     to_lake,
     writer_properties,
 )
@@ -214,7 +214,7 @@ class Lake:
                 self.uri(table),
                 lake_schema(table),
                 mode="ignore",
-                partition_by=[DATE],
+                partition_by=partition_columns(table),
                 name=table,
                 description=TABLES[table].help,
                 configuration=CONFIGURATION,

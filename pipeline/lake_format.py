@@ -19,6 +19,10 @@ from graynode.pipeline.schema import TABLES, VERSION, Field
 
 DATE: Final = "date"
 """Partition column: the UTC date of ``ts`` as text, ``YYYY-MM-DD``."""
+HOUR: Final = "hour"
+"""Second partition column of tables that are kept sorted by the hour: the UTC hour of ``ts``. A file never straddles
+an hour, so an hour can be sorted in one transaction that touches nothing else."""
+HOURLY: Final = ("gpu", "link", "host", "gpu_30s", "link_30s", "host_30s")
 VERSION_KEY: Final = "graynode.contract"
 """Table property: the newest contract version that wrote here."""
 LOG_RETENTION: Final = timedelta(days=1)
@@ -34,8 +38,14 @@ CONFIGURATION: Final[dict[str, str | None]] = {
 
 @functools.cache
 def lake_schema(table: str) -> pa.Schema:
-    """The Arrow schema of a table in the lake: the contract's columns, then the partition column."""
-    return arrow_schema(table).append(pa.field(DATE, pa.string()))
+    """The Arrow schema of a table in the lake: the contract's columns, then the partition columns."""
+    dated = arrow_schema(table).append(pa.field(DATE, pa.string()))
+    return dated.append(pa.field(HOUR, pa.int32())) if table in HOURLY else dated
+
+
+def partition_columns(table: str) -> list[str]:
+    """What a table's folders are named by."""
+    return [DATE, HOUR] if table in HOURLY else [DATE]
 
 
 @functools.cache
@@ -49,7 +59,7 @@ def frame_schema(table: str) -> pl.Schema:
 def conform(table: str, frame: pl.DataFrame) -> pl.DataFrame:
     """All columns of the contract in its order and types; absent ones null, unknown ones a ``KeyError``."""
     schema = frame_schema(table)
-    unknown = set(frame.columns) - set(schema) - {DATE}
+    unknown = set(frame.columns) - set(schema)
     if unknown:
         raise KeyError(f"{table} has no field {', '.join(sorted(unknown))}")
     if frame.schema == schema:
@@ -68,6 +78,8 @@ def to_lake(table: str, frame: pl.DataFrame) -> pa.Table:
     if frame["ts"].null_count():
         raise ValueError(f"{table}: {frame['ts'].null_count()} rows without ts cannot be stored")
     dated = frame.with_columns(_dates(frame["ts"]))
+    if table in HOURLY:
+        dated = dated.with_columns(pl.col("ts").dt.hour().cast(pl.Int32).alias(HOUR))
     # String views cannot be filtered by readers of the same lake, hence the oldest layout and plain strings.
     return dated.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(lake_schema(table))
 

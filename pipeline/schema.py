@@ -559,7 +559,7 @@ _OTHER: Final = (
         _word("state", "healthy, suspect, quarantined, in_repair, probation, unknown"), _text("reason", "why"), _text("who", "actor")),
     _table("round", "one detection round", FINDINGS, ("cluster",), *_WHO, Field("window_s", "int32", "text", "window length"), _text("table_versions", "JSON object: table versions read"),
         Field("machines", "int32", "gauge", "machines present"), Field("late_machines", "int32", "gauge", "machines not yet closed"), Field("findings", "int32", "gauge", "findings stored"), Field("seconds", "float64", "gauge", "duration")),
-    _table("state", "detector memory after a round", FINDINGS, ("cluster", "detector"), *_WHO, _text("detector", "detector"), Field("version", "int32", "text", "detector version"), _text("state", "Arrow IPC stream, base64")),
+    _table("state", "detector memory after a round", FINDINGS, ("cluster", "detector"), *_WHO, _text("detector", "detector"), Field("version", "int32", "text", "detector version"), _text("state", "Arrow IPC stream, base64"), retention_d=7),
     _table("baseline", "an entity's own normal", FINDINGS, ("cluster", "gpu_uuid", "signal", "work"), *_WHO, *_ENTITY, _text("signal", "signal"), _text("work", "kind of work"), Field("value", "float64", "gauge", "median"), Field("spread", "float64", "gauge", "MAD"),
         Field("days", "float64", "gauge", "days behind it"), _text("ended_by", "repair, driver, vbios, power_limit, mig or gpu")),
     _table("threshold", "an accepted threshold, with its data and hash", FINDINGS, ("cluster", "detector", "signal"), *_WHO, _text("detector", "detector"), _text("signal", "signal"), Field("value", "float64", "gauge", "threshold"),

@@ -50,17 +50,19 @@ class SkewWatch:
         for row in own.select("cluster", "node_id", "kind").iter_rows(named=True):
             self._clocks.setdefault(f"{row['cluster']}/{row['node_id']}", _Clock()).skewed = row["kind"] == KINDS[0]
 
-    def see(self, received: Received, newest: datetime, who: dict[str, Any]) -> dict[str, Any] | None:
-        """One message's newest sample; an ``event`` row where the machine's clock goes wrong or right again."""
+    def see(self, received: Received, newest: datetime) -> dict[str, Any] | None:
+        """One message's newest sample; an ``event`` row, without the machine's names, where its clock goes wrong or
+        right again.
+        """
         ahead_ms = int(newest.timestamp() * 1000) - received.arrived_ms
         clock = self._clocks.setdefault(received.message.key, _Clock())
         wrong = ahead_ms > SKEW_MS or self._behind(clock, -ahead_ms, received.arrived_ms)
         if wrong and not clock.skewed:
             clock.skewed = True
-            return _event(received, KINDS[0], ahead_ms, who)
+            return _event(received, KINDS[0], ahead_ms)
         if clock.skewed and not wrong and -_WELL_MS - _BATCH_MS < ahead_ms < _WELL_MS:
             clock.skewed = False
-            return _event(received, KINDS[1], ahead_ms, who)
+            return _event(received, KINDS[1], ahead_ms)
         return None
 
     def _behind(self, clock: _Clock, lag_ms: int, arrived_ms: int) -> bool:
@@ -74,15 +76,14 @@ class SkewWatch:
         return arrived_ms - clock.behind_since_ms >= _CALM_MS
 
 
-def _event(received: Received, kind: str, ahead_ms: int, who: dict[str, Any]) -> dict[str, Any]:
+def _event(received: Received, kind: str, ahead_ms: int) -> dict[str, Any]:
     arrived = datetime.fromtimestamp(received.arrived_ms / 1000, UTC)
     place = f"{received.partition.topic}/{received.partition.number}"
     side = "ahead of" if ahead_ms > 0 else "behind"
     over = kind == KINDS[1]
     return {
-        **who,
         "ts": arrived,
-        "event_id": stable_id(who["cluster"], who["node_id"], _LABEL, kind, place, received.offset),
+        "event_id": stable_id(received.message.key, _LABEL, kind, place, received.offset),
         "source": _LABEL,
         "kind": kind,
         "message": f"clock is {abs(ahead_ms) / 1000:.1f} s {side} the bus's clock" + (": well again" if over else ""),

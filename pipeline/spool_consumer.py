@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from graynode.pipeline import spool_files
-from graynode.pipeline.bus import BusRefused, BusUnavailable, OnAssigned, Partition, Received
+from graynode.pipeline.bus import BusUnavailable, OnAssigned, Partition, Received
 from graynode.pipeline.spool_reader import TopicReader
 
 _FIRST_NAP_S: Final = 0.005
@@ -99,7 +99,10 @@ class SpoolConsumer:
 
     def _held(self, partition: Partition) -> TopicReader:
         if partition not in self._locks:
-            raise BusRefused(f"{partition.topic}/{partition.number} is not held by this member of {self._group}")
+            raise BusUnavailable(
+                f"{partition.topic}/{partition.number} is not held by this member of {self._group}: poll first, or"
+                " wait for the other member to go"
+            )
         return self._readers[partition]
 
     def _file(self, partition: Partition) -> Path:
@@ -141,8 +144,8 @@ class SpoolConsumer:
         taken: list[Received] = []
         for i in range(len(held)):
             reader = self._readers[held[(self._turn + i) % len(held)]]
-            while len(taken) < max_messages and (max_bytes > 0 or not taken):
-                some = reader.take(max_messages - len(taken), max(max_bytes, 1))
+            while len(taken) < max_messages:
+                some = reader.take(max_messages - len(taken), max_bytes, oversize=not taken)
                 if not some:
                     break
                 max_bytes -= sum(len(r.message.value) for r in some)

@@ -25,18 +25,22 @@ class SegmentReader:
     def __init__(self, path: Path, partition: Partition, first: int) -> None:
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._partition = partition
-        self.first, self.next = first, first
+        self.first, self.next, self.full = first, first, False
         self._block, self._block_at, self._here = b"", 0, 0
 
     def close(self) -> None:
         """Let go of the file."""
         os.close(self._fd)
 
-    def take(self, max_messages: int, max_bytes: int) -> list[Received]:
-        """Some messages, at least one if a whole one is there; ``[]`` at the end or before damage."""
-        taken = self._from_block(max_messages, max_bytes)
-        if not taken and self._fill():
-            taken = self._from_block(max_messages, max_bytes)
+    def take(self, max_messages: int, max_bytes: int, *, oversize: bool) -> list[Received]:
+        """Some messages; ``[]`` at the end, before damage, or if the next is too large (then ``full`` is set).
+
+        With ``oversize`` the first may be larger than ``max_bytes``.
+        """
+        self.full = False
+        taken = self._from_block(max_messages, max_bytes, oversize)
+        if not taken and not self.full and self._fill():
+            taken = self._from_block(max_messages, max_bytes, oversize)
         return taken
 
     def skip_to(self, offset: int) -> bool:
@@ -81,17 +85,19 @@ class SegmentReader:
         self._block, self._block_at, self._here = block, at, 0
         return bool(block)
 
-    def _from_block(self, max_messages: int, max_bytes: int) -> list[Received]:
+    def _from_block(self, max_messages: int, max_bytes: int, oversize: bool) -> list[Received]:
         block, here, expect = self._block, self._here, self.next
         taken: list[Received] = []
-        while len(taken) < max_messages and max_bytes > 0:
+        while len(taken) < max_messages:
             size = frame_size(block, here, expect)
             if size is None or not is_whole(block, here, size) or offset_of(block, here) != expect:
                 break
-            max_bytes -= size
-            if taken and max_bytes < 0:
+            one = read_frame(block, here, self._partition)
+            max_bytes -= len(one.message.value)
+            if max_bytes < 0 and (taken or not oversize):
+                self.full = True
                 break
-            taken.append(read_frame(block, here, self._partition))
+            taken.append(one)
             here, expect = here + size, expect + 1
         self._here, self.next = here, expect
         return taken
@@ -126,17 +132,21 @@ class TopicReader:
             self._last.close()
         self._segment = self._last = None
 
-    def take(self, max_messages: int, max_bytes: int) -> list[Received]:
-        """Some messages in order, ``[]`` if none is there now. ``OffsetGone`` until ``seek`` goes elsewhere."""
-        while self._segment or self._find():
-            assert self._segment is not None  # noqa: S101 (for the type checker)
-            if taken := self._segment.take(max_messages, max_bytes):
+    def take(self, max_messages: int, max_bytes: int, *, oversize: bool = True) -> list[Received]:
+        """Some messages in order, ``[]`` if none is there now. ``OffsetGone`` until ``seek`` goes elsewhere.
+
+        At most ``max_bytes`` of values; with ``oversize`` the first may be larger.
+        """
+        while (segment := self._segment or self._find()) is not None:
+            taken = segment.take(max_messages, max_bytes, oversize=oversize)
+            if taken or segment.full:
                 return taken
-            after = self._after()
+            after = self._after(segment)
             # It may have grown between the look and the listing, and it does not grow once it has a successor.
-            if taken := self._segment.take(max_messages, max_bytes):
+            taken = segment.take(max_messages, max_bytes, oversize=oversize)
+            if taken or segment.full:
                 return taken
-            if not self._pass(after):
+            if not self._pass(segment, after):
                 return []
         return []
 
@@ -154,24 +164,22 @@ class TopicReader:
     def _path(self, first: int) -> Path:
         return spool_files.segment_path(self._root, self.partition.topic, first)
 
-    def _after(self) -> int | None:
-        assert self._segment is not None  # noqa: S101
+    def _after(self, segment: SegmentReader) -> int | None:
         starts = spool_files.firsts(self._root, self.partition.topic)
-        return next((first for first in starts if first > self._segment.first), None)
+        return next((first for first in starts if first > segment.first), None)
 
-    def _pass(self, after: int | None) -> bool:
+    def _pass(self, segment: SegmentReader, after: int | None) -> bool:
         """Go past what cannot be read: to the next whole record here, or to the next segment if there is one."""
-        assert self._segment is not None  # noqa: S101
-        lost = self._segment.step_over()
+        lost = segment.step_over()
         if lost is not None:
             self._count(lost)
             return True
         if after is None:
             return False
-        if self._segment.unread_bytes():
-            self._count(after - self._segment.next)
-        elif after > self._segment.next:
-            raise OffsetGone(self.partition, self._segment.next, after)
+        if segment.unread_bytes():
+            self._count(after - segment.next)
+        elif after > segment.next:
+            raise OffsetGone(self.partition, segment.next, after)
         self.seek(after)
         return True
 
@@ -179,10 +187,10 @@ class TopicReader:
         if lost:
             bus_metrics.SKIPPED.labels(self.partition.topic, self._group).inc(lost)
 
-    def _find(self) -> bool:
+    def _find(self) -> SegmentReader | None:
         starts = spool_files.firsts(self._root, self.partition.topic)
         if not starts:
-            return False
+            return None
         wanted = starts[0] if self._wanted is None else self._wanted
         if wanted < starts[0]:
             raise OffsetGone(self.partition, wanted, starts[0])
@@ -193,7 +201,7 @@ class TopicReader:
             return self._find()
         if segment.skip_to(wanted):
             self._segment = segment
-            return True
+            return segment
         segment.close()
         later = min((s for s in starts if s > first), default=None)
         if later is None:

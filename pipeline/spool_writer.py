@@ -136,7 +136,7 @@ class SpoolProducer:
             check_size(message)
         try:
             writer = self._writer(topic)
-            for some in _pieces(messages):
+            for some in _pieces(messages, min(_PIECE, self._segment_bytes)):
                 self._make_room(writer, sum(len(m.value) for m in some))
                 self._total += self._append(writer, some)
         except OSError as error:
@@ -179,11 +179,11 @@ class SpoolProducer:
             return writer.append(messages)
 
 
-def _pieces(messages: Sequence[Message]) -> Iterator[list[Message]]:
+def _pieces(messages: Sequence[Message], most: int) -> Iterator[list[Message]]:
     some: list[Message] = []
     size = 0
     for message in messages:
-        if some and size + len(message.value) > _PIECE:
+        if some and size + len(message.value) > most:
             yield some
             some, size = [], 0
         some.append(message)

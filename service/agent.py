@@ -18,7 +18,6 @@ from graynode.pipeline.bus import BusRefused, BusUnavailable
 from graynode.service.agent_parts import driver_load, make_collectors, probes
 from graynode.service.agent_spool import Spool, health_of, open_spool, printing
 from graynode.service.config import Config, ConfigError
-from graynode.service.process import serve_metrics
 
 
 def run(config: Config, once: bool, dry_run: bool, stop: threading.Event, *, roots: Roots | None = None) -> int:
@@ -74,11 +73,11 @@ def _serve(config: Config, agent: Agent, spool: Spool) -> None:
         return
     from prometheus_client import REGISTRY
 
-    from graynode.service.agent_metrics import AgentMetrics
+    from graynode.service.agent_metrics import AgentMetrics, serve
 
     REGISTRY.register(AgentMetrics(agent, spool.size_bytes))
     try:
-        serve_metrics(listen)
+        serve(listen)
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"agent.metrics_listen = {listen!r}: cannot listen there: {error}; choose another host:port, or '' for none"

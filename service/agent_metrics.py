@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from typing import Any, Final
+from wsgiref.simple_server import WSGIRequestHandler, make_server
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import REGISTRY, CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -28,10 +30,6 @@ class AgentMetrics(Collector):
 
     def __init__(self, agent: Agent, spool_bytes: Callable[[], int]) -> None:
         self._agent, self._spool_bytes = agent, spool_bytes
-
-    def register(self, registry: CollectorRegistry) -> None:
-        """Show these families on the page of ``registry``."""
-        registry.register(self)
 
     def collect(self) -> Iterable[Metric]:
         """All families."""
@@ -76,10 +74,32 @@ class AgentMetrics(Collector):
         ):  # fmt: skip
             dropped.add_metric([why], count)
         yield dropped
+        yield _counter(
+            "graynode_agent_rows_shed", "Samples dropped because sending hung.", self._agent.batcher.shed_rows
+        )
         yield GaugeMetricFamily(
             "graynode_agent_held_bytes", "Bytes in memory that the spool has not taken.", self._agent.outbox.held_bytes
         )
         yield GaugeMetricFamily("graynode_agent_spool_bytes", "Bytes in the spool.", self._spool_bytes())
+
+
+class _Quiet(WSGIRequestHandler):
+    """Does not write a line a request."""
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002, ANN401 (as in the base class)
+        return
+
+
+def serve(listen: str, registry: CollectorRegistry = REGISTRY) -> int:
+    """Serve the page on ``host:port`` and give the port. ``OSError`` or ``ValueError`` where that cannot be.
+
+    prometheus_client's own server wakes twice a second to look whether it should end; on an idle node that was
+    an eighth of the agent's budget. This one waits for a request and ends with the process.
+    """
+    host, _, port = listen.rpartition(":")
+    server = make_server(host or "127.0.0.1", int(port), make_wsgi_app(registry), handler_class=_Quiet)
+    threading.Thread(target=server.serve_forever, args=(None,), name="metrics", daemon=True).start()
+    return server.server_port
 
 
 def _counter(name: str, help_: str, value: float) -> Metric:

@@ -17,7 +17,7 @@ import structlog
 
 from graynode.detectors.event_rules import EventRules, is_clearing
 from graynode.detectors.incidents import Incidents
-from graynode.pipeline.bus import BusUnavailable, Consumer, Partition, Received
+from graynode.pipeline.bus import BusUnavailable, Consumer, OffsetGone, Partition, Received
 from graynode.pipeline.codec import Unreadable, decode
 from graynode.pipeline.schema import EVENTS
 
@@ -96,6 +96,9 @@ class HardEvents:
                     self._log.warning("the bus is away; events wait", reason=str(error))
                 away = True
                 stop.wait(retry_s)
+            except OffsetGone as error:
+                self._log.warning("events have left the bus before they were read", reason=str(error))
+                self._consumer.seek(error.partition, error.first)
         self._consumer.close()
 
     def _settle(self) -> None:

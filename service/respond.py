@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 import prometheus_client
 import structlog
 
-from graynode.pipeline.bus import Bus, BusUnavailable, Consumer, Received
+from graynode.pipeline.bus import Bus, BusUnavailable, Consumer, OffsetGone, Partition, Received
 from graynode.pipeline.codec import Unreadable
 from graynode.pipeline.schema import INCIDENTS, SEVERITIES, stable_id
 from graynode.responders.base import Outcome
@@ -74,6 +74,7 @@ class Delivery:
     jitter: Callable[[], float] = random.random
     queue: deque[Received] = field(default_factory=deque)
     trouble: _Trouble = field(default_factory=_Trouble)
+    done: dict[Partition, int] = field(default_factory=dict)
 
     def step(self, timeout_s: float = 0.5) -> float:
         """Tell what is there; gives the seconds to wait before the next step. ``BusUnavailable``: call again."""
@@ -81,10 +82,13 @@ class Delivery:
             self.queue += self.consumer.poll(timeout_s)
         while self.queue:
             first = self.queue[0]
-            if first.partition in self.consumer.assigned():
+            known = first.offset < self.done.get(first.partition, 0)  # the group was joined anew in between
+            if first.partition in self.consumer.assigned() and not known:
                 wait_s = self._tell(first)
                 if wait_s > 0:
                     return wait_s
+                self.done[first.partition] = first.offset + 1
+            if first.partition in self.consumer.assigned():
                 self.consumer.commit({first.partition: first.offset + 1})
             self.queue.popleft()
         return 0.0
@@ -95,19 +99,22 @@ class Delivery:
         away = False
         while not stop.is_set():
             try:
-                wait_s = self.step()
-                while wait_s > 0 and not stop.is_set():
-                    stop.wait(min(wait_s, _BEAT_S))
-                    wait_s -= _BEAT_S
-                    self.queue += self.consumer.poll(0.0, max_messages=1)
+                self._wait(self.step(), stop)
                 away = False
             except BusUnavailable as error:
                 if not away:
                     log.warning("the bus is away; incidents wait", reason=str(error))
                 away = True
-                self.queue.clear()
                 stop.wait(_FIRST_S)
+            except OffsetGone as error:
+                log.warning("incidents have left the bus before they were told", reason=str(error))
+                self.consumer.seek(error.partition, error.first)
         self.consumer.close()
+
+    def _wait(self, wait_s: float, stop: threading.Event) -> None:
+        while wait_s > 0 and not stop.wait(min(wait_s, _BEAT_S)):
+            wait_s -= _BEAT_S
+            self.queue += self.consumer.poll(0.0, max_messages=1)
 
     def _tell(self, received: Received) -> float:
         """0 once told or finally refused, else the seconds until the next attempt."""
@@ -160,21 +167,34 @@ def run(config: Config, stop: threading.Event) -> int:
         return 0
     bus = make_bus(config)
     publisher = Publisher(bus.producer(), config.cluster)
-    threads = [
-        threading.Thread(
-            target=make_delivery(bus, label, webhook, publisher, config.respond.webhooks[label].least).run,
-            args=(stop,),
-            name=f"webhook {label}",
-        )
+    deliveries = [
+        make_delivery(bus, label, webhook, publisher, config.respond.webhooks[label].least)
         for label, webhook in receivers.items()
     ]
+    failed = _run_all(deliveries, stop)
+    for webhook in receivers.values():
+        webhook.close()
+    return 1 if failed else 0
+
+
+def _run_all(deliveries: Sequence[Delivery], stop: threading.Event) -> bool:
+    """One thread a receiver. True where one ended by itself: then all end, and a supervisor starts anew."""
+    failed = threading.Event()
+
+    def work(delivery: Delivery) -> None:
+        try:
+            delivery.run(stop)
+        except Exception:
+            structlog.get_logger().exception("a receiver's thread ended", receiver=delivery.label)
+            failed.set()
+            stop.set()
+
+    threads = [threading.Thread(target=work, args=(d,), name=f"webhook {d.label}") for d in deliveries]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    for webhook in receivers.values():
-        webhook.close()
-    return 0
+    return failed.is_set()
 
 
 def make_delivery(bus: Bus, label: str, responder: Tells, publisher: Publisher, least: str) -> Delivery:

@@ -21,6 +21,11 @@ def cannot_run(suite: str, reason: str) -> None:
     pytest.skip(reason)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    # kafka-python reads its schemas in a way that the standard library warns of, in its own name.
+    config.addinivalue_line("filterwarnings", "ignore:(open|read)_text is deprecated:DeprecationWarning")
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     for suite, reason in NOT_RUN.items():
         terminalreporter.write_sep("!", f"NOT RUN: {suite}", red=True, bold=True)

@@ -164,3 +164,16 @@ def test_large_rows_are_split_until_they_fit(tmp_path: Path) -> None:
     assert [int(m.headers["seq"]) for _, m in messages] == list(range(1, len(messages) + 1))
     assert [r["event_id"] for r in _rows(messages, "event")] == [str(n) for n in range(12) if n != 5]
     assert misfits.counts == {("event", "*"): 1}
+
+
+def test_samples_nobody_takes_are_shed_oldest_first_and_events_stay(tmp_path: Path) -> None:
+    """While sending hangs memory stays bounded: the older samples of every table go and are counted."""
+    batcher = _batcher(tmp_path)
+    for second in range(100):
+        batcher.add({"gpu": [{**GPU, "ts": TS + timedelta(seconds=second)}], "event": [{"event_id": str(second)}]}, TS)
+    batcher.shed(300)
+    assert batcher.shed_rows == 75
+    messages = batcher.take()
+    assert [r["ts"] for r in _rows(messages, "gpu")] == [TS + timedelta(seconds=n) for n in range(75, 100)]
+    assert len(_rows(messages, "event")) == 100
+    batcher.shed(0)

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-import threading
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
 import pytest
-from agent_fakes import Hands, Source, until
+from agent_fakes import Hands, Source
 from structlog.testing import capture_logs
 
 from graynode.collectors.base import NoSource, Round, Rows
@@ -27,27 +26,27 @@ class Heard:
 
 
 def _worker(source: Source, hands: Hands, deliver: Any = None) -> Worker:
-    worker = Worker(source, deliver or Heard(), hands.monotonic)
-    worker.start()
-    return worker
+    return Worker(source, deliver or Heard(), hands.monotonic)
 
 
 def _take(worker: Worker, hands: Hands, due: frozenset[int]) -> bool:
     offered = worker.offer(hands.now(), due)
-    assert worker.wait_idle(10)
+    worker.run()
     return offered
 
 
 def test_rows_come_with_the_rounds_timestamp() -> None:
-    """The time of a row is the round's, whenever the thread got to it; it runs in a thread of its own."""
+    """The time of a row is the round's, whenever a thread got to it."""
     source, hands, heard = Source(), Hands(), Heard()
     worker = _worker(source, hands, heard)
-    assert _take(worker, hands, ALL)
-    assert heard.rows == [({"host": [{"load1": 1.0}]}, hands.wall)]
-    assert len(source.threads) == 1
-    assert threading.get_ident() not in source.threads
-    worker.stop()
-    assert worker.join(5)
+    began = hands.wall
+    assert worker.offer(hands.now(), ALL)
+    hands.wall += timedelta(seconds=0.7)
+    worker.run()
+    assert heard.rows == [({"host": [{"load1": 1.0}]}, began)]
+    worker.run()  # nothing was offered: nothing is read
+    assert len(source.rounds) == 1
+    worker.close()
     assert source.closed == 1
 
 
@@ -60,32 +59,42 @@ def test_elapsed_is_monotonic_time_between_good_rounds() -> None:
         hands.wall = hands.wall.replace(year=2020)
         _take(worker, hands, FAST)
     assert [r.elapsed_s for r in source.rounds] == [None, 1.5, 2.0]
-    worker.stop()
 
 
 def test_busy_source_misses_rounds_and_gets_their_slow_classes_later() -> None:
     """A source that is still reading is left alone: rounds are counted as missed, none queue up, and the
     60 s class that fell into a missed round is read in the next one."""
-    gate, hands = threading.Event(), Hands()
+    hands = Hands()
 
     def read(round_: Round) -> Rows:
-        gate.wait(10)
+        if len(source.rounds) == 1:  # while it reads, the loop goes on
+            hands.at += 3.0
+            assert worker.busy_s() == 3.0
+            assert not worker.offer(hands.now(), ALL)
+            assert not worker.offer(hands.now(), FAST)
         return {}
 
     source = Source(read)
     worker = _worker(source, hands)
-    assert worker.offer(hands.now(), FAST)
-    hands.at += 3.0
-    assert worker.busy_s() == 3.0
-    assert not worker.offer(hands.now(), ALL)
-    assert not worker.offer(hands.now(), FAST)
-    gate.set()
-    assert worker.wait_idle(10)
+    _take(worker, hands, FAST)
+    assert worker.tally.errors == 0
     assert worker.busy_s() == 0.0
     _take(worker, hands, FAST)
     assert [r.due for r in source.rounds] == [FAST, ALL]
     assert (worker.tally.expected, worker.tally.taken, worker.tally.missed) == (4, 2, 2)
-    worker.stop()
+
+
+def test_round_not_begun_gives_way_to_the_next() -> None:
+    """No thread had time for a round: it is counted as missed, and the next one reads its classes too, with its own
+    time."""
+    source, hands = Source(), Hands()
+    worker = _worker(source, hands)
+    worker.offer(hands.now(), ALL)
+    hands.wall += timedelta(seconds=1)
+    assert worker.offer(hands.now(), FAST)
+    worker.run()
+    assert [(r.ts, r.due) for r in source.rounds] == [(hands.wall, ALL)]
+    assert (worker.tally.expected, worker.tally.taken, worker.tally.missed) == (2, 1, 1)
 
 
 def test_failures_back_off_up_to_a_minute_and_recover() -> None:
@@ -114,7 +123,6 @@ def test_failures_back_off_up_to_a_minute_and_recover() -> None:
     assert _take(worker, hands, FAST)
     assert _take(worker, hands, FAST)
     assert [r.due for r in source.rounds[-2:]] == [ALL, FAST]
-    worker.stop()
 
 
 def test_no_source_is_said_once_and_never_asked_again() -> None:
@@ -131,7 +139,6 @@ def test_no_source_is_said_once_and_never_asked_again() -> None:
     assert not any(_take(worker, hands, FAST) for _ in range(5))
     assert worker.gone == "no such driver here"
     assert (worker.tally.expected, worker.tally.errors) == (1, 0)
-    worker.stop()
 
 
 def test_one_error_is_logged_once_until_it_changes() -> None:
@@ -149,7 +156,6 @@ def test_one_error_is_logged_once_until_it_changes() -> None:
             _take(worker, hands, FAST)
     said = [line["error"] for line in logged if line["log_level"] == "warning"]
     assert said == ["ValueError: first", "ValueError: second"]
-    worker.stop()
 
 
 def test_slowest_round_is_told_once() -> None:
@@ -164,21 +170,15 @@ def test_slowest_round_is_told_once() -> None:
     _take(worker, hands, FAST)
     assert worker.take_max_ms() == pytest.approx(250)
     assert worker.take_max_ms() == 0.0
-    worker.stop()
 
 
-def test_a_hung_source_does_not_keep_the_end_waiting() -> None:
-    """A thread stuck in its source is given up after the time granted; a source that will not close is only said."""
-    gate, hands = threading.Event(), Hands()
+def test_a_source_that_will_not_close_is_only_said() -> None:
+    """The end goes on whatever a source does."""
 
-    def read(round_: Round) -> Rows:
-        gate.wait(20)
-        return {}
+    class Stubborn(Source):
+        def close(self) -> None:
+            raise OSError("busy")
 
-    source = Source(read)
-    worker = _worker(source, hands)
-    worker.offer(hands.now(), FAST)
-    worker.stop()
-    assert not worker.join(0.05)
-    gate.set()
-    assert until(lambda: source.closed == 1)
+    with capture_logs() as logged:
+        _worker(Stubborn(), Hands()).close()
+    assert [line["error"] for line in logged] == ["OSError: busy"]

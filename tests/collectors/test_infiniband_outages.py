@@ -158,6 +158,19 @@ def test_a_port_switched_off_by_a_person_is_disabled_and_ends_its_outage(story: 
     assert story.events == []
 
 
+def test_a_port_switched_off_while_down_is_expected_again_only_after_it_was_up(story: Story) -> None:
+    """The outage ends without a recovery; down after that is a port that somebody is working on."""
+    story.play("+---")
+    story.ports.rdma(state=DOWN, phys="3: Disabled", link_downed=1)
+    story.look()
+    story.second += 1
+    story.play("--")
+    assert story.kinds() == ["link_down"]
+    assert [row["outage_s"] for row in story.rows] == [0, 0, 1, 2, 3, None, None]
+    story.play("+-")
+    assert story.kinds() == ["link_down", "link_down"]
+
+
 def test_a_port_that_vanishes_is_down_until_it_is_back(story: Story) -> None:
     """The device is gone: an event, a row that goes on saying down, an end of its inventory, and a return."""
     story.ports.net()

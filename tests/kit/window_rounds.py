@@ -69,7 +69,9 @@ class Cluster:
 
     def history(self, days: int = 35, before: datetime = START, step_h: int = 6) -> Round:
         """Hour windows of past days, without the faults."""
-        calm = Cluster(self.nodes, self.gpus, self.ports, self.nodes_per_job, self.seed, self.with_jobs, sigma=self.sigma / 4)
+        calm = Cluster(
+            self.nodes, self.gpus, self.ports, self.nodes_per_job, self.seed, self.with_jobs, sigma=self.sigma / 4
+        )
         starts = [before - timedelta(days=days) + timedelta(hours=h) for h in range(0, days * 24, step_h)]
         rounds = [calm.round(w, s, 3600) for w, s in enumerate(starts)]
         frames = {t: pl.concat([getattr(r, t) for r in rounds]) for t in ("gpu", "link", "host")}
@@ -117,7 +119,12 @@ class Cluster:
         }  # fmt: skip
         self.link_fault(w, c)
         state = list(c.pop("state"))
-        texts = {"link": [f"mlx5_{i % self.ports}/1" for i in range(n)], "gpu_uuid": [None] * n, "link_kind_last": ["infiniband"] * n, "state_last": state}
+        texts = {
+            "link": [f"mlx5_{i % self.ports}/1" for i in range(n)],
+            "gpu_uuid": [None] * n,
+            "link_kind_last": ["infiniband"] * n,
+            "state_last": state,
+        }
         return _frame(start, node, texts, c)
 
     def _host(self, w: int, start: datetime, window_s: int) -> pl.DataFrame:
@@ -135,9 +142,17 @@ class Cluster:
 def _frame(start: datetime, node: np.ndarray, texts: dict[str, object], numbers: Columns) -> pl.DataFrame:
     n = len(node)
     names = [f"node{i:03d}" for i in node]
-    who = {"ts": [start] * n, "cluster": ["test"] * n, "node_id": [f"id-{x}" for x in names], "node": names, "boot_id": ["b"] * n}
-    frame = pl.DataFrame({**who, **texts, **{k: np.asarray(v, dtype=np.float64) for k, v in numbers.items()}}, strict=False)
-    strings = [k for k in texts if frame.schema[k] == pl.Null]
-    return frame.with_columns(pl.col("ts").cast(pl.Datetime("us", "UTC")), *(pl.col(k).cast(pl.String) for k in strings)).with_columns(
-        pl.col(k).fill_nan(None) for k in numbers
+    who = {
+        "ts": [start] * n,
+        "cluster": ["test"] * n,
+        "node_id": [f"id-{x}" for x in names],
+        "node": names,
+        "boot_id": ["b"] * n,
+    }
+    frame = pl.DataFrame(
+        {**who, **texts, **{k: np.asarray(v, dtype=np.float64) for k, v in numbers.items()}}, strict=False
     )
+    strings = [k for k in texts if frame.schema[k] == pl.Null]
+    return frame.with_columns(
+        pl.col("ts").cast(pl.Datetime("us", "UTC")), *(pl.col(k).cast(pl.String) for k in strings)
+    ).with_columns(pl.col(k).fill_nan(None) for k in numbers)

@@ -1,0 +1,353 @@
+"""NVIDIA GPUs through NVML. The reading happens in a child (``nvml_reader``); this side makes rows of its answers.
+
+What a call to a sick GPU can do to the reader, it cannot do to the agent: a child that hangs is left, NVML is
+reported blind, and a new child reads the other GPUs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any, ClassVar, Final
+
+from graynode.collectors import nvml_wire as wire
+from graynode.collectors.base import Machine, NoSource, Round, Row, Rows
+from graynode.collectors.nvml_driver_load import DriverLoad
+from graynode.collectors.nvml_fields import GPU_NOT_FOUND, quality_of, words
+from graynode.collectors.nvml_plausible import EVERY, FIELDS
+from graynode.collectors.nvml_presence import Known, Presence, pci_gpus, said
+from graynode.collectors.nvml_rows import EVENT_KINDS, XID, Teller
+from graynode.collectors.nvml_session import Outcome, Patience, Session
+
+_LIBRARY_NOT_FOUND, _DRIVER_NOT_LOADED, _VERSIONS_DIFFER = 12, 9, 18
+_ALL: Final = frozenset(EVERY.values())
+_SLOW: Final = 60
+_WITNESS: Final = 10
+_OFF_BUS_XID: Final = 79
+_ABSENT: Final = ("unsupported", "not_permitted", "implausible")
+
+
+class Nvml:
+    """The GPUs of this node.
+
+    ``deadline_s`` bounds a round; a child that has not answered by then is in a call that hangs. ``env`` is the
+    child's environment and so decides which library it loads. Other threads may read the properties.
+    """
+
+    name: ClassVar[str] = "nvml"
+    tables: ClassVar[tuple[str, ...]] = ("gpu", "event", "quality", "inventory")
+
+    def __init__(
+        self,
+        machine: Machine,
+        *,
+        env: Mapping[str, str] | None = None,
+        deadline_s: float = 5.0,
+        patience: Patience | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._machine, self._deadline_s, self._monotonic, self._now = machine, deadline_s, monotonic, now
+        self._session = Session(EVERY, os.environ if env is None else env, patience or Patience(), monotonic)
+        self._load = DriverLoad(machine, now())
+        self._presence = Presence(machine.sys)
+        self._slots: dict[int, Known] = {}
+        self._owed: frozenset[int] = frozenset()
+        self._read_classes: set[int] = set()
+        self._blind_since: float | None = None
+        self._blind_why = ""
+        self._line_told = False
+        self.nvml_up: bool | None = None
+        """Whether NVML answered in the last round; ``None`` before the first."""
+        self.gpus_read: int | None = None
+        """GPUs read in the last round."""
+        self.call_max_ms: float | None = None
+        """The slowest NVML call of the last round; at least the deadline where one did not return."""
+        self.driver_version: str | None = None
+        self.errors: Counter[str] = Counter()
+        """NVML calls that failed, and rounds without an answer, by what was said; since the agent started."""
+
+    @property
+    def driver_load(self) -> int:
+        """The driver load id now."""
+        return self._load.current
+
+    def host_fields(self) -> dict[str, Any]:
+        """What table ``host`` tells of NVML."""
+        up = None if self.nvml_up is None else int(self.nvml_up)
+        known = {"nvml_up": up, "gpus_read": self.gpus_read, "nvml_call_max_ms": self.call_max_ms}
+        return known | ({"driver_version": self.driver_version} if self.driver_version else {})
+
+    def note_kernel_events(self, rows: Iterable[Row]) -> None:
+        """What the kernel log said, as its collector tells it: the second witness, and loads of the driver."""
+        for row in rows:
+            bus, kind = row.get("pci_bus_id"), row.get("kind")
+            if bus and (kind == "gpu_off_bus" or (kind == "xid" and row.get("code") == _OFF_BUS_XID)):
+                self._presence.kernel_says(bus, str(row.get("message") or kind))
+            elif kind == "nvrm_load" and isinstance(row.get("ts"), datetime):
+                self._line_told |= self._load.load_line(row["ts"], self._now())
+
+    def collect(self, round_: Round) -> Rows:
+        """Samples, and what has changed. While NVML is blind there are none, and that is told once.
+
+        Raises ``NoSource`` on a machine without NVML, or without NVIDIA GPUs.
+        """
+        started = self._monotonic()
+        self._owed |= round_.due
+        outcome = self._session.round(self._owed, started + self._deadline_s)
+        teller = Teller(self._machine, self._load.current, round_.ts)
+        if self._line_told:
+            self._line_told = False
+            self._reloaded(teller, "the kernel log says that the driver was loaded")
+        if outcome.hello is not None:
+            self._greet(outcome.hello)
+        for happening in outcome.events:
+            self._happened(happening, teller)
+        if outcome.answer is None:
+            self._no_answer(outcome, teller, (self._monotonic() - started) * 1e3)
+        else:
+            teller = self._answered(outcome.answer, outcome, teller)
+        return teller.rows
+
+    def close(self) -> None:
+        """End the child."""
+        self._session.close()
+
+    # --- no answer -----------------------------------------------------------------------------------------
+
+    def _no_answer(self, outcome: Outcome, teller: Teller, waited_ms: float) -> None:
+        if not self._presence.gpus:
+            self._no_source(outcome.code)
+        self.gpus_read, self.call_max_ms = 0, None
+        if outcome.hung is not None:
+            self.call_max_ms = waited_ms
+            self._hung(outcome, teller)
+        if outcome.starting and self._blind_since is None:
+            return
+        self.nvml_up = False
+        why = outcome.blind or "no answer"
+        self.errors[words(outcome.code) if outcome.code else "no answer"] += 1
+        if self._blind_since is None:
+            self._blind_since = self._monotonic()
+            self._go_blind(why, outcome, teller)
+        elif why != self._blind_why and not outcome.starting:
+            self._go_blind(why, outcome, teller)
+        self._presence.tell(teller)
+
+    def _go_blind(self, why: str, outcome: Outcome, teller: Teller) -> None:
+        self._blind_why = why
+        teller.event("nvml_blind", f"NVML is blind: {why}{self._way_out(outcome.code)}", code=outcome.code or None,
+                     reason=why, abandoned=self._session.abandoned)  # fmt: skip
+        for known in self._presence.gpus.values():
+            if known.state == "well":
+                teller.quality(known.entity, "*", "error", why)
+
+    def _way_out(self, code: int) -> str:
+        if code == _VERSIONS_DIFFER:
+            return "; the driver was replaced under a loaded kernel module: reload the module or reboot"
+        if code == 999:
+            return "; in a container: it may have been cut off from the GPUs (systemctl daemon-reload), restart it"
+        return "; load the NVIDIA kernel module" if code == _DRIVER_NOT_LOADED else ""
+
+    def _no_source(self, code: int) -> None:
+        """A machine that never had a GPU has no such source; one that has, and no driver, is blind."""
+        on_bus = pci_gpus(self._machine.sys)
+        if code == _LIBRARY_NOT_FOUND:
+            here = f"although PCI lists {len(on_bus)} NVIDIA GPUs" if on_bus else "and PCI lists no NVIDIA GPU"
+            raise NoSource(
+                f"libnvidia-ml.so.1 is not found, {here}; with GPUs: install the driver's libraries, or run the "
+                "container with the NVIDIA runtime and NVIDIA_DRIVER_CAPABILITIES=utility"
+            )
+        if code == _DRIVER_NOT_LOADED and not on_bus:
+            raise NoSource("NVML says that the NVIDIA driver is not loaded, and PCI lists no NVIDIA GPU")
+
+    def _hung(self, outcome: Outcome, teller: Teller) -> None:
+        hang = outcome.hung
+        if hang is None:
+            return
+        for known in self._presence.gpus.values():
+            if known.gpu.bus == hang.bus:
+                self._presence.unwell(known, 0, f"{hang.call} {hang.how}", hung=True)
+                return
+        teller.event("gpu_hung", f"GPU {hang.index}: {hang.call} {hang.how}; NVML was left and starts without it",
+                     pci_bus_id=hang.bus or None, index=hang.index, call=hang.call)  # fmt: skip
+
+    # --- an answer -----------------------------------------------------------------------------------------
+
+    def _greet(self, hello: wire.Hello) -> None:
+        self.driver_version = hello.driver
+        self._read_classes.clear()
+        self._slots.clear()
+        gpus = self._presence.gpus
+        for gpu in hello.gpus:
+            gpus.pop(gpu.bus, None)
+            known = gpus.setdefault(gpu.uuid, Known(gpu))
+            known.gpu = gpu
+            self._slots[gpu.slot] = known
+        if not hello.gpus and not gpus and not pci_gpus(self._machine.sys):
+            raise NoSource("NVML answers and lists no GPU, and PCI lists no NVIDIA GPU")
+        self._unseen = self._place(hello)
+
+    def _place(self, hello: wire.Hello) -> list[tuple[Known, wire.Unseen]]:
+        """Which GPUs those are that NVML lists and gives no handle for."""
+        listed = {g.bus for g in hello.gpus}
+        free = [bus for bus in pci_gpus(self._machine.sys) if bus not in listed and bus not in self._session.hung]
+        placed = []
+        for unseen in hello.unseen:
+            known = next(
+                (k for k in self._presence.gpus.values() if _same(k, unseen) and k.gpu.bus not in listed), None
+            )
+            if known is None and (unseen.bus or len(free) == len(hello.unseen)):
+                bus = unseen.bus or free[len(placed)]
+                known = self._presence.gpus.setdefault(bus, Known(wire.Gpu(-1, unseen.index, "", bus, "", "", "")))
+            if known is not None:
+                placed.append((known, unseen))
+        return placed
+
+    def _answered(self, answer: wire.Answer, outcome: Outcome, teller: Teller) -> Teller:
+        """Rows of an answer; the teller is another one where the driver turns out to have been loaded anew."""
+        due, self._owed = self._owed, frozenset()
+        self._read_classes |= due
+        self.nvml_up = True
+        for code, count in answer.counts.items():
+            self.errors[words(code)] += count
+        reason = self._observe_load(answer, due, teller.ts)
+        if reason:
+            rows, teller = teller.rows, Teller(self._machine, self._load.current, teller.ts)
+            teller.rows = rows
+            self._reloaded(teller, reason)
+            if outcome.hello is None:
+                self._session.restart()  # what is supported is learnt anew
+        for uuid in self._load.fallen:
+            teller.event("counter_reset", "the energy counter fell on this GPU alone: it was reset", gpu_uuid=uuid)
+        self._end_blindness(teller)
+        for read in answer.reads:
+            self._one(read, due, teller)
+        if not outcome.back:  # otherwise the next child will tell
+            self._others(due)
+        self.gpus_read = sum(not r.trouble for r in answer.reads)
+        self.call_max_ms = max((r.max_ms for r in answer.reads), default=None)
+        if answer.reads and not self.gpus_read and all(k.state == "blind" for k in self._presence.gpus.values()):
+            self.nvml_up = False
+        self._presence.tell(teller)
+        return teller
+
+    def _observe_load(self, answer: wire.Answer, due: frozenset[int], ts: datetime) -> str | None:
+        energies = {
+            self._slots[r.slot].gpu.uuid: int(r.values["energy_mj"]) for r in answer.reads if r.values.get("energy_mj")
+        }
+        return self._load.observe(self.driver_version or "", energies, ts)
+
+    def _reloaded(self, teller: Teller, reason: str) -> None:
+        for known in self._presence.gpus.values():
+            known.plausible = type(known.plausible)()
+        teller.event("driver_reload", f"the NVIDIA driver was loaded anew: {reason}", reason=reason,
+                     driver_version=self.driver_version)  # fmt: skip
+
+    def _end_blindness(self, teller: Teller) -> None:
+        if self._blind_since is None:
+            return
+        seconds = round(self._monotonic() - self._blind_since, 3)
+        self._blind_since = None
+        teller.event("nvml_back", f"NVML answers again after {seconds:.0f} s", seconds=seconds, was=self._blind_why)
+        for known in self._presence.gpus.values():
+            if known.state == "well":
+                teller.quality(known.entity, "*", "measured", "")
+
+    def _others(self, due: frozenset[int]) -> None:
+        """GPUs that this child does not read: hung, listed without a handle, or not listed."""
+        if _WITNESS not in due:
+            return
+        gpus = self._presence.gpus.values()
+        for known in [k for k in gpus if k.gpu.bus in self._session.hung]:
+            self._presence.unwell(known, 0, known.said, hung=True)
+        for known, unseen in self._unseen:
+            self._presence.unwell(known, unseen.code, said(unseen.code, "nvmlDeviceGetHandle"))
+        here = [k.gpu.bus for k in self._slots.values()] + [k.gpu.bus for k, _ in self._unseen]
+        missing = self._presence.missing(here, self._session.hung)
+        for known in missing:
+            self._presence.unwell(known, GPU_NOT_FOUND, "NVML does not list it")
+        if missing or self._unseen:
+            self._session.relist()
+        else:
+            self._session.listed()
+
+    def _one(self, read: wire.Read, due: frozenset[int], teller: Teller) -> None:
+        known = self._slots[read.slot]
+        if read.trouble:
+            if known.state == "well" or _WITNESS in due:
+                self._presence.unwell(known, read.trouble, said(read.trouble, read.where))
+            return
+        self._presence.well(known)
+        if not known.told:
+            known.told = True
+            teller.quality(known.entity, "*", "measured", "first seen")
+        self._learn(known, read, teller)
+        teller.sample(self._row(known.gpu, read.values, read.max_ms, None))
+        for part in read.parts:
+            values: dict[str, int | float] = dict(part.values)
+            type(known.plausible)().sift(values, 0.0)
+            teller.sample(self._row(known.gpu, values, None, str(part.gi)))
+        if _SLOW in due:
+            known.facts = read.facts
+        if _SLOW in due and self._read_classes >= _ALL:
+            self._take_stock(known, teller)
+
+    def _learn(self, known: Known, read: wire.Read, teller: Teller) -> None:
+        """Keep the state of fields, tell what changed, and take out of the values what cannot be."""
+        for name, code in read.errors.items():
+            self._field(known, name, quality_of(code), code, f"{FIELDS[name].nvml}: {words(code)}", teller)
+        if "ecc_mode" in known.fields:
+            known.plausible.has_ecc = False
+        elif "ecc_mode" in read.values:
+            known.plausible.has_ecc = True
+        for name, why in known.plausible.sift(read.values, self._monotonic()).items():
+            self._field(known, name, "implausible", 0, f"{FIELDS[name].nvml}: {why}", teller)
+        for name in known.fields.keys() & read.values.keys():
+            del known.fields[name]
+            teller.quality(known.entity, name, "measured", "")
+
+    def _field(self, known: Known, name: str, state: str, code: int, reason: str, teller: Teller) -> None:
+        if known.fields.get(name) != (state, code):
+            known.fields[name] = (state, code)
+            teller.quality(known.entity, name, state, reason)
+
+    def _row(self, gpu: wire.Gpu, values: Mapping[str, int | float], max_ms: float | None, gi: str | None) -> Row:
+        return {
+            "gpu_uuid": gpu.uuid, "mig_instance": gi, "gpu_index": gpu.index if gpu.index >= 0 else None,
+            "gpu_model": gpu.model, "pci_bus_id": gpu.bus, "nvml_call_max_ms": max_ms, **values,
+        }  # fmt: skip
+
+    def _take_stock(self, known: Known, teller: Teller) -> None:
+        gpu = known.gpu
+        supported = [n for n in EVERY if known.fields.get(n, ("", 0))[0] not in _ABSENT]
+        row = {
+            "kind": "gpu", "entity": gpu.uuid, "model": gpu.model, "serial": gpu.serial or None, "slot": gpu.bus,
+            "vbios_version": gpu.vbios or None, "driver_version": self.driver_version,
+            "mig_profile": known.facts.get("mig_profile"), "domain": known.facts.get("domain"),
+            "attributes": json.dumps({"supported": supported}),
+        }  # fmt: skip
+        text = json.dumps(row)
+        if text != known.inventory:
+            known.inventory = text
+            teller.inventory(row)
+
+    def _happened(self, happening: wire.Happening, teller: Teller) -> None:
+        known = self._slots.get(happening.slot)
+        kind, what = EVENT_KINDS.get(happening.type, ("nvml_event", f"NVML event type {happening.type:#x}"))
+        code = happening.data if happening.type == XID else happening.data or None
+        name = known.gpu.bus if known else "a GPU that NVML no longer resolves"
+        teller.event(
+            kind, f"{what} {happening.data} on {name}" if happening.type == XID else f"{what} on {name}",
+            gpu_uuid=known.gpu.uuid if known else None, pci_bus_id=known.gpu.bus if known else None, code=code,
+            gpu_instance=happening.gi if happening.gi >= 0 else None,
+            compute_instance=happening.ci if happening.ci >= 0 else None,
+        )  # fmt: skip
+
+
+def _same(known: Known, unseen: wire.Unseen) -> bool:
+    return known.gpu.bus == unseen.bus if unseen.bus else known.gpu.index == unseen.index

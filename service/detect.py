@@ -1,0 +1,294 @@
+"""The ``detect`` role: rounds over the lake and hard events from the bus, in one process, telling one set of incidents.
+
+One thread reads events and never waits for a window; this one scores windows as they close. Both speak through one
+publisher and one ``Incidents`` under a lock. Nothing is written to the lake here: findings, rounds and states go to
+the bus, and the pipeline lands them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import IO, Any, Final
+
+import polars as pl
+import prometheus_client
+import structlog
+
+from graynode.detectors import make
+from graynode.detectors.incidents import Incidents
+from graynode.pipeline.bus import Bus, BusUnavailable, Producer
+from graynode.pipeline.codec import Message, Origin, encode
+from graynode.pipeline.lake import Lake, LakeError
+from graynode.pipeline.schema import FINDINGS, SAMPLES
+from graynode.service import hard_events, incident_bus
+from graynode.service.config import Config, ConfigError
+from graynode.service.detector_state import StateWriter, restore
+from graynode.service.process import serve_metrics
+from graynode.service.rounds import Result, Rounds
+from graynode.service.wiring import make_bus, make_lake
+
+CHUNK: Final = 60
+"""Windows read from the lake at once while catching up."""
+STATE_EVERY: Final = 10
+"""Rounds from one writing of the state to the next."""
+CATCH_UP: Final = timedelta(hours=6)
+"""How far back rounds are made up for; what is older is history, learned from and not judged."""
+_POLL_S: Final = 2.0
+_NODE_ID: Final = "detect"
+
+ROUNDS = prometheus_client.Counter("graynode_detect_rounds_total", "Detection rounds")
+SECONDS = prometheus_client.Histogram("graynode_detect_round_seconds", "Time of the detectors per round")
+FOUND = prometheus_client.Counter("graynode_detect_findings_total", "Findings stored", ["detector", "severity"])
+LAG = prometheus_client.Gauge("graynode_detect_lag_seconds", "From the end of the last scored window to now")
+
+
+def utc_now() -> datetime:
+    """This machine's clock."""
+    return datetime.now(UTC)
+
+
+def run(config: Config, stop: threading.Event) -> int:
+    """Detect until ``stop``. ``ConfigError`` where another detect of this cluster runs or a detector is unknown."""
+    with ExitStack() as held:
+        held.enter_context(only_one(config))
+        bus, lake = make_bus(config), make_lake(config)
+        try:
+            serve_metrics(config.detect.metrics_listen)
+        except OSError as error:
+            raise ConfigError(f"detect.metrics_listen = {config.detect.metrics_listen!r}: {error.strerror}") from error
+        detect = Detect(config, bus, lake)
+        held.callback(detect.close)
+        return detect.run(stop)
+
+
+def only_one(config: Config) -> IO[str]:
+    """The lock of the one active ``detect`` of a cluster; the kernel frees it at any death."""
+    folder = Path(config.lake.path) if "://" not in config.lake.path else Path(tempfile.gettempdir())
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"detect-{config.cluster}.lock"
+    file = path.open("a+", encoding="ascii")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.seek(0)
+        holder = file.read().strip() or "unknown"
+        file.close()
+        raise ConfigError(
+            f"another graynode detect of cluster {config.cluster!r} is running (process {holder}, {path}); "
+            "stop it first, or give this one another cluster"
+        ) from None
+    file.seek(0)
+    file.truncate()
+    file.write(f"{os.getpid()}\n")
+    file.flush()
+    return file
+
+
+class OneAtATime:
+    """A producer that several threads may use."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer, self._lock = producer, threading.Lock()
+
+    def send(self, topic: str, messages: Sequence[Message]) -> None:
+        """As the producer, one caller at a time."""
+        with self._lock:
+            self._producer.send(topic, messages)
+
+    def close(self) -> None:
+        """Close the producer."""
+        with self._lock:
+            self._producer.close()
+
+
+@dataclass(slots=True)
+class Detect:
+    """The role. ``clock`` is this machine's time; only when a window is due and the ``sent`` of messages follow it."""
+
+    config: Config
+    bus: Bus
+    lake: Lake
+    clock: Callable[[], datetime] = utc_now
+    _rounds: Rounds = field(init=False)
+    _incidents: Incidents = field(init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _producer: OneAtATime = field(init=False)
+    _publish: incident_bus.Publisher = field(init=False)
+    _writer: StateWriter = field(init=False)
+    _next: datetime | None = None
+    _sequence: int = 0
+    _epoch: int = field(default_factory=time.time_ns)
+    _since_state: int = 0
+    _waiting: list[Message] = field(default_factory=list)
+    _log: Any = field(default_factory=structlog.get_logger)
+
+    def __post_init__(self) -> None:
+        try:
+            detectors = {name: make(name) for name in self.config.detect.detectors}
+        except KeyError as error:
+            raise ConfigError(f"detect.detectors: {error.args[0]}") from error
+        cluster = self.config.cluster
+        self._rounds = Rounds(self.lake, cluster, detectors, shadow=self.config.detect.shadow)
+        self._incidents = Incidents(cluster, self.config.detect.resolve_after_s)
+        self._producer = OneAtATime(self.bus.producer())
+        self._publish = incident_bus.Publisher(self._producer, cluster, self.clock)
+        self._writer = StateWriter(cluster)
+
+    def run(self, stop: threading.Event) -> int:
+        """Both loops until ``stop``; 1 where one of them has failed for good."""
+        restored = incident_bus.restore(self.bus, self._incidents)
+        self._log.info("detect starts", shadow=self.config.detect.shadow, revisions_read=restored)
+        failed = threading.Event()
+        events = threading.Thread(target=self._hard_events, args=(stop, failed), name="hard-events")
+        events.start()
+        try:
+            self._loop(stop)
+        except Exception:
+            self._log.exception("detection rounds have failed")
+            failed.set()
+        finally:
+            stop.set()
+            events.join()
+        return 1 if failed.is_set() else 0
+
+    def close(self) -> None:
+        """Flush and let go of the bus."""
+        try:
+            self._publish.flush()
+        except BusUnavailable as error:
+            self._log.warning(
+                "the bus is away; unsent findings are computed again at the next start", reason=str(error)
+            )
+        self._producer.close()
+
+    def step(self) -> int:
+        """Score what is due, at most a chunk of windows; gives how many. ``LakeError``, ``BusUnavailable``: again."""
+        self._flush()
+        self._publish.flush()
+        now = self.clock()
+        until = self._rounds.due_through([f"{p.topic}/{p.number}" for p in self.bus.partitions(SAMPLES)], now)
+        if until is None or (self._next is None and not self._begin(until)):
+            return 0
+        assert self._next is not None  # noqa: S101 (_begin has set it)
+        step = timedelta(seconds=self._rounds.window_s)
+        count = min(CHUNK, int((until - self._next) / step))
+        if count < 1:
+            return 0
+        for round_ in self._rounds.rounds(self._next, self._next + count * step):
+            result = self._rounds.score(round_)
+            self._next = round_.start + step
+            self._tell(result)
+        LAG.set((now - self._next).total_seconds())
+        self._keep_state(self._next - step, count)
+        return count
+
+    def _loop(self, stop: threading.Event) -> None:
+        away = ""
+        while not stop.is_set():
+            try:
+                done = self.step()
+                if away:
+                    self._log.info("rounds go on")
+                away = ""
+            except (LakeError, BusUnavailable) as error:
+                done = 0
+                if str(error) != away:
+                    self._log.warning("rounds wait", reason=str(error))
+                away = str(error)
+            if done < CHUNK:
+                stop.wait(_POLL_S)
+
+    def _begin(self, until: datetime) -> bool:
+        """Where to go on: after the stored state, or at the first window of the last six hours. False: nothing yet."""
+        oldest = until - CATCH_UP
+        found = restore(self._stored_states, oldest, self._rounds.window_s, self._rounds.detectors)
+        if found is not None:
+            self._rounds.states = dict(found.states)
+            self._writer.took(found.states, found.parts)
+            self._next = found.start + timedelta(seconds=self._rounds.window_s)
+            self._log.info("state restored", round=found.start.isoformat())
+            return True
+        first = self._rounds.first(oldest, until)
+        if first is None:
+            return False
+        days = self._rounds.prime(first)
+        self._next = first
+        self._log.info("primed from history", days=days, first_round=first.isoformat())
+        return True
+
+    def _stored_states(self, since: datetime, until: datetime | None, columns: list[str]) -> pl.DataFrame:
+        rows = self.lake.read("state", since, until, [*columns, "cluster"])
+        return rows.filter(pl.col("cluster") == self.config.cluster).drop("cluster")
+
+    def _tell(self, result: Result) -> None:
+        """Findings, then incidents; the round's own row goes with the findings.
+
+        All of it is queued before anything is sent, so that a bus that goes away loses nothing and doubles nothing.
+        """
+        ROUNDS.inc()
+        SECONDS.observe(result.seconds)
+        found = result.findings.to_dicts()
+        for row in found:
+            FOUND.labels(row["detector"], row["severity"]).inc()
+        end = result.start + timedelta(seconds=result.window_s)
+        self._queue("finding", found)
+        self._queue("round", [self._round_row(result)])
+        with self._lock:
+            revisions = self._incidents.add(found, end) + self._incidents.tick(end)
+            try:
+                self._flush()
+            finally:
+                self._publish(revisions)
+
+    def _round_row(self, result: Result) -> dict[str, Any]:
+        return {
+            "ts": result.start,
+            "cluster": self.config.cluster,
+            "node_id": _NODE_ID,
+            "window_s": result.window_s,
+            "table_versions": json.dumps(self._rounds.versions()),
+            "machines": len(result.machines),
+            "late_machines": result.late,
+            "findings": result.findings.height,
+            "seconds": result.seconds,
+        }
+
+    def _keep_state(self, start: datetime, rounds: int) -> None:
+        self._since_state += rounds
+        if self._since_state < STATE_EVERY:
+            return
+        for row in self._writer.rows(start, self._rounds.window_s, self._rounds.detectors, self._rounds.states):
+            self._queue("state", [row])
+        self._since_state = 0
+        self._flush()
+
+    def _queue(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        if rows:
+            self._sequence += 1
+            origin = Origin(self.config.cluster, _NODE_ID, self._epoch)
+            self._waiting.append(encode(table, rows, origin, self._sequence, self.clock()))
+
+    def _flush(self) -> None:
+        """Send what waits. Rounds wait with it: nothing is scored while the bus is away, so little can gather."""
+        if self._waiting:
+            self._producer.send(FINDINGS, self._waiting)
+            self._waiting.clear()
+
+    def _hard_events(self, stop: threading.Event, failed: threading.Event) -> None:
+        try:
+            consumer = self.bus.consumer(hard_events.TOPICS, hard_events.GROUP)
+            hard_events.HardEvents(consumer, self._incidents, self._publish, self.clock, lock=self._lock).run(stop)
+        except Exception:
+            self._log.exception("the hard-event path has failed")
+            failed.set()
+            stop.set()

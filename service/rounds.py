@@ -1,0 +1,174 @@
+"""Detection rounds over the lake: which windows are due, what a round sees, and every detector's turn.
+
+Nothing here publishes. Given the same lake, state and windows, the same findings with the same ids come out: a replay
+is this class over the past.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import polars as pl
+
+from graynode.detectors.base import Detector, Learner, Round, State
+from graynode.detectors.findings import none
+from graynode.pipeline.lake import Lake
+from graynode.pipeline.schema import WINDOW_S
+
+_TABLES: Final = ("gpu", "link", "host")
+_KEYS: Final = {
+    "gpu": ("ts", "cluster", "node_id", "node", "boot_id", "gpu_uuid", "mig_instance", "samples"),
+    "link": ("ts", "cluster", "node_id", "node", "boot_id", "link", "samples"),
+    "host": ("ts", "cluster", "node_id", "node", "boot_id", "samples"),
+}
+HISTORY_D: Final = 35
+
+
+@dataclass(slots=True)
+class Result:
+    """One round's findings, and what its ``round`` row says. ``seconds`` is the detectors' own time."""
+
+    start: datetime
+    window_s: int
+    findings: pl.DataFrame
+    machines: set[str]
+    late: int
+    seconds: float
+
+
+@dataclass(slots=True)
+class Rounds:
+    """The detectors of one cluster with their memory, over windows of one length (``30s`` or ``1h``)."""
+
+    lake: Lake
+    cluster: str
+    detectors: Mapping[str, Detector]
+    window: str = "30s"
+    shadow: bool = False
+    states: dict[str, State] = field(default_factory=dict)
+    _machines: set[str] = field(default_factory=set)
+    _probes: int = -1
+
+    @property
+    def window_s(self) -> int:
+        """Length of a window."""
+        return WINDOW_S[self.window]
+
+    def prime(self, before: datetime, days: int = HISTORY_D) -> int:
+        """Learn what is normal from hour windows of past days, a day at a time; gives how many days had any."""
+        learners = {n: d for n, d in self.detectors.items() if isinstance(d, Learner)}
+        known = 0
+        for day in range(days, 0, -1):
+            since = before - timedelta(days=day)
+            frames = {t: self._history(t, since, learners.values()) for t in _TABLES}
+            if all(f.is_empty() for f in frames.values()):
+                continue
+            known += 1
+            empty = pl.DataFrame()
+            past = Round(since, WINDOW_S["1h"], **frames, events=empty, probes=empty, inventory=empty, quality=empty)
+            for name, detector in learners.items():
+                self.states[name] = detector.learn(past, self.states.get(name, {}))
+        return known
+
+    def first(self, since: datetime, until: datetime) -> datetime | None:
+        """Start of the oldest window that the lake has in ``[since, until)``."""
+        starts = [
+            self._read(f"{t}_{self.window}", since, until, ["ts", "cluster"]).get_column("ts").min() for t in _TABLES
+        ]
+        found = [s for s in starts if isinstance(s, datetime)]
+        return min(found).astimezone(UTC) if found else None
+
+    def due_through(self, partitions: Sequence[str], now: datetime, patience_s: float = 90.0) -> datetime | None:
+        """Up to which moment windows may be scored: all partitions closed, or ``patience_s`` after the end.
+
+        Tables that do not exist and partitions that never had a message hold nothing up. ``None``: no windows at all.
+        """
+        closed = []
+        for table in (f"{t}_{self.window}" for t in _TABLES):
+            if self.lake.exists(table):
+                closed.append([c for c in self.lake.closed_through(table, partitions).values() if c is not None])
+        if not closed:
+            return None
+        waited = now - timedelta(seconds=patience_s)
+        known = [c for group in closed for c in group]
+        return max(min(known), waited) if known else waited
+
+    def rounds(self, since: datetime, until: datetime) -> Iterator[Round]:
+        """All whole windows in ``[since, until)``, read from the lake at once and split here."""
+        step = timedelta(seconds=self.window_s)
+        count = int((until - since) / step)
+        until = since + count * step
+        frames = {t: self._split(self._read(f"{t}_{self.window}", since, until)) for t in _TABLES}
+        events = self._read("event", since, until) if self.lake.exists("event") else pl.DataFrame()
+        valid = {t: self._read(t, None, until) for t in ("inventory", "quality")}
+        probes = self._new_probes(until)
+        for w in range(count):
+            start = since + w * step
+            seen = {t: by_start.get(start, empty) for t, (by_start, empty) in frames.items()}
+            now = events.filter((pl.col("ts") >= start) & (pl.col("ts") < start + step)) if events.height else events
+            yield Round(start, self.window_s, **seen, events=now, probes=probes if w == 0 else probes.clear(), **valid)
+
+    def score(self, round_: Round) -> Result:
+        """Every detector's turn; findings of statistics are not live while in shadow, those of ``rules`` always are."""
+        began = time.perf_counter()
+        found = []
+        for name, detector in self.detectors.items():
+            scored = detector.score(round_, self.states.get(name, {}))
+            self.states[name] = scored.state
+            if scored.findings.height:
+                found.append(scored.findings.with_columns(live=pl.lit(name == "rules" or not self.shadow)))
+        machines = _machines(round_)
+        late = len(self._machines - machines)
+        self._machines = machines or self._machines
+        findings = pl.concat(found) if found else none()
+        return Result(round_.start, round_.window_s, findings, machines, late, time.perf_counter() - began)
+
+    def versions(self) -> dict[str, int]:
+        """Versions of the window tables now."""
+        return {t: self.lake.version(t) for t in (f"{t}_{self.window}" for t in _TABLES)}
+
+    def _history(self, table: str, since: datetime, learners: Iterable[Learner]) -> pl.DataFrame:
+        wanted = dict.fromkeys(_KEYS[table])
+        extra = dict.fromkeys(c for d in learners for c in d.reads.get(table, ()))
+        if not extra:
+            return pl.DataFrame()
+        return self._read(f"{table}_1h", since, since + timedelta(days=1), list(wanted | extra))
+
+    def _new_probes(self, until: datetime) -> pl.DataFrame:
+        """All probe results when there are new ones, whatever their age: an import brings old ones."""
+        version = self.lake.version("probe")
+        if version == self._probes:
+            return pl.DataFrame()
+        self._probes = version
+        return self._read("probe", None, until)
+
+    def _read(
+        self, table: str, since: datetime | None, until: datetime | None, columns: list[str] | None = None
+    ) -> pl.DataFrame:
+        rows = self.lake.read(table, since, until, columns)
+        return rows.filter(pl.col("cluster") == self.cluster)
+
+    @staticmethod
+    def _split(rows: pl.DataFrame) -> tuple[dict[datetime, pl.DataFrame], pl.DataFrame]:
+        """Windows by their start, as slices of one sorted frame."""
+        ordered = rows.sort("ts")
+        counts = ordered.get_column("ts").rle().struct.unnest() if ordered.height else None
+        split: dict[datetime, pl.DataFrame] = {}
+        offset = 0
+        if counts is not None:
+            for length, ts in counts.iter_rows():
+                split[ts.astimezone(UTC)] = ordered.slice(offset, length)
+                offset += length
+        return split, ordered.clear()
+
+
+def _machines(round_: Round) -> set[str]:
+    found: set[str] = set()
+    for frame in (round_.gpu, round_.link, round_.host):
+        if "node_id" in frame.columns:
+            found.update(frame.get_column("node_id").drop_nulls().unique())
+    return found

@@ -1,0 +1,268 @@
+"""One suite over every detector: pure, order-free, bounded, repeatable, quiet on healthy GPUs, and it finds its fault."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from window_rounds import EMPTY, START, Change, Cluster, Columns
+
+from graynode.detectors import DETECTORS, make
+from graynode.detectors.base import FINDING_COLUMNS, TOLD, Detector, Learner, Round, State
+from graynode.detectors.findings import FINDING_SCHEMA
+from graynode.pipeline.schema import CAUSES, SEVERITIES
+
+NAMES = [place.partition(":")[0].rpartition(".")[2] for place in DETECTORS]
+SICK = 11
+"""Row of the GPU that a fault is put into: node 1, GPU 3."""
+BEGINS = 20
+
+
+def _power_brake(w: int, c: Columns) -> None:
+    if w >= BEGINS:
+        c["hw_power_brake_s"][SICK] = 30.0
+
+
+def _slow(w: int, c: Columns) -> None:
+    if w >= BEGINS:
+        c["sm_clock_mhz_mean"][SICK] *= 0.94
+
+
+def _errors(w: int, c: Columns) -> None:
+    if w >= BEGINS and w % 60 == 0:
+        c["ecc_sbe_volatile_delta"][SICK] = 40.0
+    c["ecc_sbe_aggregate_last"][SICK] = 40.0 * max(0, (w - BEGINS) // 60)
+
+
+def _port(w: int, c: Columns) -> None:
+    if w == BEGINS:
+        c["down_s_sum"][3], c["outage_s_max"][3], c["downs_sum"][3] = 12.0, 12.0, 1.0
+
+
+def _lanes(w: int, c: Columns) -> None:
+    if w >= BEGINS:
+        c["pcie_width_last"][SICK] = 8.0
+
+
+def _hot(w: int, c: Columns) -> None:
+    if w >= BEGINS:
+        c["temp_c_mean"][SICK] += 14.0
+
+
+def _latency(w: int, c: Columns) -> None:
+    if w >= BEGINS:
+        c["nvml_call_max_ms_mean"][1] *= 6.0
+
+
+def _odd(w: int, c: Columns) -> None:
+    if w >= 200:  # the forest knows a GPU after an hour
+        c["dram_active_ratio_mean"][SICK], c["power_w_mean"][SICK] = 0.9, 420.0
+
+
+FAULTS: dict[str, tuple[dict[str, Change], int]] = {
+    "rules": ({"gpu_fault": _power_brake}, 40),
+    "slow": ({"gpu_fault": _slow}, 60),
+    "ecc": ({"gpu_fault": _errors}, 490),
+    "links": ({"link_fault": _port}, 25),
+    "pcie": ({"gpu_fault": _lanes}, 30),
+    "thermal": ({"gpu_fault": _hot}, 60),
+    "blind": ({"host_fault": _latency}, 60),
+    "forest": ({"gpu_fault": _odd}, 360),
+}
+"""Fault and windows until it must have been told, per detector."""
+
+
+def cluster(name: str, faults: dict[str, Change] | None = None) -> Cluster:
+    # The forest needs a hundred GPU-days in each half before it says anything
+    return Cluster(nodes=32 if name == "forest" else 8, nodes_per_job=8, **(faults or {}))  # type: ignore[arg-type]
+
+
+def primed(detector: Detector, c: Cluster) -> State:
+    return detector.learn(c.history(step_h=12), {}) if isinstance(detector, Learner) else {}
+
+
+def play(detector: Detector, rounds: Any, state: State) -> tuple[pl.DataFrame, State]:
+    found = []
+    for round_ in rounds:
+        scored = detector.score(round_, state)
+        state = scored.state
+        found.append(scored.findings)
+    return pl.concat(found), state
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def healthy(request: pytest.FixtureRequest) -> tuple[str, pl.DataFrame, State, list[State]]:
+    """Two hours of healthy windows, the state after them and states on the way."""
+    detector, c = make(request.param), cluster(request.param)
+    state, states, found = primed(detector, c), [], []
+    for round_ in c.rounds(180):
+        scored = detector.score(round_, state)
+        state = scored.state
+        found.append(scored.findings)
+        states.append(state)
+    return request.param, pl.concat(found), state, states
+
+
+@pytest.mark.parametrize("place", DETECTORS)
+def test_the_list_names_detectors_that_carry_their_module_s_name(place: str) -> None:
+    """The module's last word is the detector's name, as it stands in the configuration and in findings."""
+    name = place.partition(":")[0].rpartition(".")[2]
+    assert make(name).name == name
+    assert make(name).version >= 1
+
+
+def test_an_unknown_detector_is_refused_with_the_names_there_are() -> None:
+    """A misspelt name says what there is."""
+    with pytest.raises(KeyError, match="slow"):
+        make("slwo")
+
+
+def test_healthy_gpus_are_left_alone(healthy: tuple[str, pl.DataFrame, State, list[State]]) -> None:
+    """Nothing is told in ninety minutes of 64 healthy GPUs with offsets and correlated noise."""
+    _, found, _, _ = healthy
+    assert found.filter(TOLD).is_empty(), found.filter(TOLD).select("message").head(3).to_series().to_list()
+
+
+def test_the_memory_is_bounded_by_the_entities(healthy: tuple[str, pl.DataFrame, State, list[State]]) -> None:
+    """The state after ninety minutes is no larger than after seventy minutes."""
+    _, _, state, states = healthy
+    assert {n: f.height for n, f in state.items()} == {n: f.height for n, f in states[140].items()}
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def faulty(request: pytest.FixtureRequest) -> tuple[str, pl.DataFrame]:
+    """All findings of a run with the detector's own fault in it."""
+    faults, windows = FAULTS[request.param]
+    detector, c = make(request.param), cluster(request.param, faults)
+    found, _ = play(detector, c.rounds(windows), primed(detector, c))
+    return request.param, found
+
+
+def test_it_finds_its_fault_and_says_where(faulty: tuple[str, pl.DataFrame]) -> None:
+    """The injected fault is told, names the sick entity, and every column a person needs is filled."""
+    name, found = faulty
+    told = found.filter(TOLD)
+    assert told.height
+    assert set(told.get_column("node_id")) == {"id-node001"}
+    if name not in ("links", "blind"):
+        assert set(told.get_column("gpu_uuid")) == {"GPU-001-3"}
+    assert told.get_column("ts").min() >= START + timedelta(seconds=30 * BEGINS)  # type: ignore[operator]
+    for column in ("message", "since", "severity", "signal", "evidence", "finding_id"):
+        assert told.get_column(column).null_count() == 0
+    assert set(told.get_column("cause")) <= set(CAUSES)
+    assert set(told.get_column("severity")) <= set(SEVERITIES)
+    assert set(told.get_column("detector")) == {name}
+
+
+def test_findings_have_the_contract_s_columns_and_ids_of_their_own(faulty: tuple[str, pl.DataFrame]) -> None:
+    """Columns and types are those of table ``finding``; an id never comes twice."""
+    _, found = faulty
+    assert tuple(found.columns) == FINDING_COLUMNS
+    assert found.schema == FINDING_SCHEMA
+    assert found.get_column("finding_id").is_unique().all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_order_of_rows_does_not_matter_and_twice_is_the_same(name: str) -> None:
+    """Shuffled rows and a second run give equal findings and an equal state, and change nothing that was passed in."""
+    faults, windows = FAULTS[name]
+    windows = min(windows, 40)
+    c = cluster(name, faults)
+    rounds, state = list(c.rounds(windows)), primed(make(name), c)
+    before = {n: f.clone() for n, f in state.items()}
+    first, first_state = play(make(name), rounds, state)
+    again, again_state = play(make(name), rounds, state)
+    shuffled = [_shuffled(r, seed) for seed, r in enumerate(rounds)]
+    other, other_state = play(make(name), shuffled, state)
+    assert first.equals(again)
+    assert first.equals(other)
+    for n, frame in first_state.items():
+        assert frame.equals(again_state[n])
+        assert frame.equals(other_state[n])
+    assert all(state[n].equals(f) for n, f in before.items())
+
+
+def _shuffled(r: Round, seed: int) -> Round:
+    return replace(
+        r, **{t: getattr(r, t).sample(fraction=1.0, shuffle=True, seed=seed) for t in ("gpu", "link", "host")}
+    )
+
+
+NUMERIC = pl.selectors.numeric()
+
+
+def _strange(r: Round, change: str) -> Round:
+    def made(frame: pl.DataFrame) -> pl.DataFrame:
+        if change == "empty":
+            return frame.clear()
+        if change == "no columns":
+            return EMPTY
+        if change == "all null":
+            return frame.with_columns(NUMERIC.cast(pl.Float64) * None)
+        if change == "infinite":
+            return frame.with_columns(pl.lit(float("inf")).alias(c) for c in frame.select(NUMERIC).columns)
+        if change == "negative":
+            return frame.with_columns(-NUMERIC.cast(pl.Float64) - 1.0)
+        if change == "identical":
+            return frame.with_columns(pl.lit(1.0).alias(c) for c in frame.select(NUMERIC).columns)
+        if change == "half":
+            return frame.with_columns(pl.lit(10.0).alias("samples"))
+        if change == "no identity":
+            return frame.with_columns(
+                pl.lit(None, dtype=pl.String).alias(c) for c in ("node_id", "gpu_uuid") if c in frame.columns
+            )
+        return frame.head(int(change))
+
+    return replace(r, **{t: made(getattr(r, t)) for t in ("gpu", "link", "host")})
+
+
+@pytest.mark.parametrize(
+    "change", ["empty", "no columns", "all null", "infinite", "negative", "identical", "half", "no identity", "1", "2"]
+)
+@pytest.mark.parametrize("name", NAMES)
+def test_strange_frames_have_a_defined_answer(name: str, change: str) -> None:
+    """Nothing raises, nothing pages, and healthy windows afterwards are quiet, whatever one window looked like."""
+    detector, c = make(name), Cluster(nodes=4, nodes_per_job=2)
+    state = primed(detector, c)
+    rounds = list(c.rounds(8))
+    odd = [_strange(r, change) if 2 <= w < 5 else r for w, r in enumerate(rounds)]
+    with np.errstate(all="raise", under="ignore"):
+        found, _ = play(detector, odd, state)
+    told = found.filter(TOLD)
+    assert tuple(found.columns) == FINDING_COLUMNS
+    assert "page" not in told.get_column("severity").to_list() or name == "rules"
+    assert told.filter(pl.col("ts") >= rounds[6].start).is_empty()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_gpu_or_two_alone_are_never_told_by_comparison(name: str) -> None:
+    """A machine without peers: nobody can say which of two is odd."""
+    for gpus in (1, 2):
+        detector, c = make(name), Cluster(nodes=1, gpus=gpus, nodes_per_job=1)
+        found, _ = play(detector, c.rounds(30), primed(detector, c))
+        assert found.filter(TOLD).is_empty()
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in ("rules", "links", "blind")])
+def test_a_shift_of_everything_is_one_finding_and_not_forty(name: str) -> None:
+    """The same fault on every GPU of many nodes gives at most one told finding a round, about what they share."""
+    faults, windows = FAULTS[name]
+
+    def everywhere(w: int, c: Columns) -> None:
+        n = len(c["samples"])
+        calm = {k: v.copy() for k, v in c.items()}
+        one = {k: v.copy() for k, v in c.items()}
+        faults["gpu_fault"](w, one)
+        for k in c:
+            if one[k][SICK] != calm[k][SICK]:
+                share = one[k][SICK] / calm[k][SICK] if calm[k][SICK] else None
+                c[k][:] = calm[k] * share if share is not None else np.full(n, one[k][SICK])
+
+    detector, c = make(name), cluster(name, {"gpu_fault": everywhere})
+    found, _ = play(detector, c.rounds(min(windows, 120)), primed(detector, c))
+    per_round = found.filter(TOLD).group_by("ts").len()
+    assert per_round.is_empty() or per_round.get_column("len").max() == 1
