@@ -195,7 +195,7 @@ class Fleet:
             if t - previous < 3600.0:
                 continue
             boot, load, previous = boot + (silent == REBOOT_S), load + 1, t
-            rows.append((node, t, boot, load, silent))
+            rows.append((node, t + silent, boot, load, silent))  # from when it answers again
         return rows
 
 

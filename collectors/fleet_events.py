@@ -46,7 +46,7 @@ class Told:
                 (float(outages.end[k]), 7, int(outages.link[k])),
             ]
         for step in np.nonzero(fleet.boots.columns["silent_s"] > 0)[0]:
-            told.append((float(fleet.boots.start[step] + fleet.boots.columns["silent_s"][step]), 8, int(step)))
+            told.append((float(fleet.boots.start[step]), 8, int(step)))
         told.sort(key=lambda entry: (entry[0], entry[1]))
         self._told, self._t = told, np.array([entry[0] for entry in told])
 

@@ -262,12 +262,13 @@ def hidden_seconds(fleet: Fleet, grid: Grid, *, gpu: bool) -> Array:
         hours = (grid.start // grid.length).astype(np.int64)[:, None]
         hidden = np.rint(n + np.sqrt(n) * normal(seed, 72, nodes[None, :], hours)).clip(0).astype(np.int64)
     boots = fleet.boots
-    for i in np.nonzero((boots.columns["silent_s"] > 0) & (boots.start < grid.edges[-1]))[0]:
-        silent, start = float(boots.columns["silent_s"][i]), float(boots.start[i])
-        if start + silent <= grid.edges[0] or (silent == RELOAD_S and not gpu):
+    for i in np.nonzero(boots.columns["silent_s"] > 0)[0]:
+        silent, end = float(boots.columns["silent_s"][i]), float(boots.start[i])
+        start = end - silent
+        if end <= grid.edges[0] or start >= grid.edges[-1] or (silent == RELOAD_S and not gpu):
             continue
         node = int(boots.entity[i])
-        over = np.clip(np.minimum(grid.start + grid.length, start + silent) - np.maximum(grid.start, start), 0, None)
+        over = np.clip(np.minimum(grid.start + grid.length, end) - np.maximum(grid.start, start), 0, None)
         hidden[:, node] = np.minimum(hidden[:, node] + np.ceil(over).astype(np.int64), grid.length)
     return hidden
 

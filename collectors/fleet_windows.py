@@ -80,7 +80,7 @@ class _Columns:
 
     def __init__(self, table: str, grid: Grid, fleet: Fleet, seen: Array) -> None:
         self._table, self._grid, self._seen = table, grid, seen > 0
-        self._all = bool(self._seen.all())
+        self._all, self._rows = bool(self._seen.all()), int(self._seen.sum())
         self._made: dict[str, pl.Series] = {}
         epoch_us = np.datetime64(fleet.origin.replace(tzinfo=None), "us").astype(np.int64)
         ts = np.broadcast_to((epoch_us + grid.start.astype(np.int64) * 1_000_000)[:, None], seen.shape)
@@ -116,9 +116,15 @@ class _Columns:
 
     def counter(self, name: str, c: Counter, reset: Array | None = None) -> None:
         self.put(**{f"{name}_delta": c.delta, f"{name}_last": c.last})
-        if reset is not None and reset.any():
+        if reset is None:
+            return
+        if reset.any():
             self.put(**{f"{name}_since_reset": c.last})
             self.blank(f"{name}_since_reset", reset <= 0)
+        else:
+            self._made[f"{name}_since_reset"] = pl.Series(f"{name}_since_reset", [None], dtype=pl.Int64).extend_constant(
+                None, self._rows - 1
+            )
 
     def blank(self, name: str, where: Array) -> None:
         """Null where there is nothing to say."""

@@ -133,7 +133,8 @@ class Normaliser:
         if rows.height == 0:
             return
         order = [SOURCE, entity, "bad"]
-        for row in rows.group_by(order, maintain_order=True).last().iter_rows(named=True):
+        firsts = pl.all().first(), pl.col("ts").last().alias("last")
+        for row in rows.group_by(order, maintain_order=True).agg(*firsts).iter_rows(named=True):
             key: Key = (table, row["cluster"], row["node_id"], row[entity] or "", f.name)
             change = self._change(key, row, judge(f, row["value"]) if row["bad"] else None)
             if change is not None:
@@ -142,16 +143,16 @@ class Normaliser:
     def _change(self, key: Key, row: dict[str, Any], verdict: Verdict | None) -> dict[str, Any] | None:
         held = self._bad.get((key[0], key[4]), {}).get(key)
         if verdict is None:
-            if held is None or row["ts"] - held.last < WELL_AGAIN:
+            if held is None or row["last"] - held.last < WELL_AGAIN:
                 return None
             self._forget(key)
             return _quality_row(key, row, "measured", f"{PREFIX}plausible again")
         if held is not None:
-            held.last = max(held.last, row["ts"])
+            held.last = max(held.last, row["last"])
             if held.state == verdict.state:
                 return None
         reason = PREFIX + verdict.reason
-        self._remember(key, _Bad(verdict.state, reason, row["ts"]))
+        self._remember(key, _Bad(verdict.state, reason, row["last"]))
         return _quality_row(key, row, verdict.state, reason)
 
     def _remember(self, key: Key, bad: _Bad) -> None:

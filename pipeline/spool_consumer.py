@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from graynode.pipeline import spool_files
-from graynode.pipeline.bus import BusUnavailable, OnAssigned, Partition, Received
+from graynode.pipeline.bus import BusUnavailable, OffsetGone, OnAssigned, Partition, Received
 from graynode.pipeline.spool_reader import TopicReader
 
 _FIRST_NAP_S: Final = 0.005
@@ -145,7 +145,12 @@ class SpoolConsumer:
         for i in range(len(held)):
             reader = self._readers[held[(self._turn + i) % len(held)]]
             while len(taken) < max_messages:
-                some = reader.take(max_messages - len(taken), max_bytes, oversize=not taken)
+                try:
+                    some = reader.take(max_messages - len(taken), max_bytes, oversize=not taken)
+                except (OffsetGone, OSError):
+                    if not taken:
+                        raise
+                    return taken  # what was read must not be lost by it; the next poll says it again
                 if not some:
                     break
                 max_bytes -= sum(len(r.message.value) for r in some)

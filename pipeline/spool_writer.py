@@ -35,24 +35,27 @@ class TopicWriter:
             self.close()
             raise
 
-    def append(self, messages: Sequence[Message]) -> int:
-        """Write all and make them durable; the bytes written. On ``OSError`` the first few may have been taken."""
+    def frames(self, messages: Sequence[Message]) -> list[bytearray]:
+        """The messages as they would be appended now."""
         if self._fd < 0:
             self._open_last()
         arrived = int(self._clock() * 1000)
-        frames = [encode_frame(m, self._next + i, arrived) for i, m in enumerate(messages)]
-        size = sum(map(len, frames))
-        if self._size and self._size + size > self._segment_bytes:
+        return [encode_frame(m, self._next + i, arrived) for i, m in enumerate(messages)]
+
+    def append(self, frames: Sequence[bytearray]) -> int:
+        """Write all and make them durable; the bytes written. On ``OSError`` the first few may have been taken."""
+        block = b"".join(frames)
+        if self._size and self._size + len(block) > self._segment_bytes:
             self._start(self._next)
         try:
-            _write_all(self._fd, b"".join(frames))
+            _write_all(self._fd, block)
             os.fdatasync(self._fd)
         except OSError:
             self._take_back()
             raise
         self._next += len(frames)
-        self._size += size
-        return size
+        self._size += len(block)
+        return len(block)
 
     def close(self) -> None:
         """Let go of the segment and of the topic."""
@@ -137,8 +140,9 @@ class SpoolProducer:
         try:
             writer = self._writer(topic)
             for some in _pieces(messages, min(_PIECE, self._segment_bytes)):
-                self._make_room(writer, sum(len(m.value) for m in some))
-                self._total += self._append(writer, some)
+                frames = writer.frames(some)
+                self._make_room(writer, sum(map(len, frames)))
+                self._total += self._append(writer, some, frames)
         except OSError as error:
             raise BusUnavailable(
                 f"{self._root / topic}: cannot be written: {error.strerror or error}; free space on its file"
@@ -166,9 +170,9 @@ class SpoolProducer:
             writer.roll()
             self._total = spool_bound.enforce(self._root, most)
 
-    def _append(self, writer: TopicWriter, messages: Sequence[Message]) -> int:
+    def _append(self, writer: TopicWriter, messages: Sequence[Message], frames: Sequence[bytearray]) -> int:
         try:
-            return writer.append(messages)
+            return writer.append(frames)
         except OSError:
             # The disk is full below our bound: what every group has read may go before anything fails.
             before = spool_bound.size(self._root)
@@ -176,7 +180,7 @@ class SpoolProducer:
                 writer.roll()
             if spool_bound.enforce(self._root, self._max_bytes) >= before:
                 raise
-            return writer.append(messages)
+            return writer.append(writer.frames(messages))
 
 
 def _pieces(messages: Sequence[Message], most: int) -> Iterator[list[Message]]:

@@ -134,7 +134,7 @@ class Webhook:
         with self._client.stream("POST", self._url, content=body, headers=headers) as response:
             shown = b""
             if not response.is_success:
-                for chunk in response.iter_raw(_ANSWER_SHOWN):
+                for chunk in response.iter_raw():
                     shown += chunk
                     if len(shown) >= _ANSWER_SHOWN or self._monotonic() > end:
                         break

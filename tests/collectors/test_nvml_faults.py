@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import nvml_standin as standin
 import pytest
-from nvml_rig import Rig, events, quality, rig, samples
+from nvml_rig import SOON, Rig, events, quality, rig, samples
 
 pytestmark = pytest.mark.nvml
 
@@ -239,7 +240,7 @@ def test_hung_gpu_that_falls_off_the_bus(tmp_path: Path) -> None:
 
 def test_gpu_that_hangs_while_it_is_attached(tmp_path: Path) -> None:
     """A GPU that hangs when its handle is asked for, before anybody knows its address, is left out by its index."""
-    with rig(tmp_path, gpus=3, patience=standin_patience(start_s=0.5)) as node:
+    with rig(tmp_path, gpus=3, patience=replace(SOON, start_s=0.5)) as node:
         node.scenario.set("handle", "hang", 1).write()
         rows = node.until(lambda r: "gpu" in r)
         assert samples(rows).keys() == {node.scenario.uuid(0), node.scenario.uuid(2)}
@@ -306,15 +307,6 @@ def test_event_ids_are_stable_and_distinct(tmp_path: Path) -> None:
             told.append([e["event_id"] for e in events(node.round(1, ts=ts))])
     assert told[0] == told[1]
     assert len(set(told[0])) == 2
-
-
-def standin_patience(**seconds: float) -> object:
-    """Patience for tests, with other figures."""
-    from dataclasses import replace
-
-    from nvml_rig import SOON
-
-    return replace(SOON, **seconds)  # type: ignore[arg-type]
 
 
 def children() -> list[int]:

@@ -38,8 +38,8 @@ def finding(seconds: float, cause: str = "slow_gpu", severity: str = "ticket", *
     row: dict[str, Any] = {
         "ts": at(seconds), "cluster": "test", "node_id": "n1", "node": "gpu-01", "boot_id": "b1",
         "detector": "slow", "version": 1, "subject": "gpu", "gpu_uuid": UUID, "link": None, "cause": cause,
-        "signal": "clock", "value": 1600.0, "baseline": 1755.0, "peer_median": 1750.0, "peers": 63, "unit": "MHz", "effect": 0.088,
-        "score": 9.0, "threshold": 5.0, "p_value": 1e-4, "since": at(seconds), "severity": severity,
+        "signal": "clock", "value": 1600.0, "baseline": 1755.0, "peer_median": 1750.0, "peers": 63, "unit": "MHz",
+        "effect": 0.088, "score": 9.0, "threshold": 5.0, "p_value": 1e-4, "since": at(seconds), "severity": severity,
         "message": "clock under load is 8.8 % below its peers", "action": "Measure it alone.", "live": True,
         "evidence": json.dumps(evidence),
     } | other  # fmt: skip

@@ -1,0 +1,127 @@
+"""The folder of ``graynode up``: its configuration, secret and logs, made once and taken up again."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+import socket
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from graynode.service.config import Config, load
+
+CLUSTER: Final = "demo"
+_DRIVER: Final = Path("/proc/driver/nvidia/version")
+
+
+@dataclass(frozen=True, slots=True)
+class Demo:
+    """What ``up`` runs with. ``history_wanted`` until the simulated past has been written whole."""
+
+    data: Path
+    config_file: Path
+    config: Config
+    secret: str
+    receiver_port: int
+    has_gpu: bool
+
+    @property
+    def nodes(self) -> int:
+        """Simulated nodes."""
+        return self.config.simulated.nodes
+
+    @property
+    def logs(self) -> Path:
+        """Where the roles' logs go."""
+        return self.data / "logs"
+
+    @property
+    def history_done(self) -> Path:
+        """There once the simulated past is whole."""
+        return self.data / "history.done"
+
+    @property
+    def history_wanted(self) -> bool:
+        """True where a simulated past has to be written first."""
+        return not self.has_gpu and not self.history_done.exists()
+
+
+def prepare(data: Path, *, nodes: int, days: int, seed: int, faults: Path | None, now: datetime | None = None) -> Demo:
+    """Make the folder, or take it up. ``days`` counts only when the past is written."""
+    data = data.resolve()
+    (data / "logs").mkdir(parents=True, exist_ok=True)
+    has_gpu = _DRIVER.exists()
+    file, secret_file = data / "graynode.toml", data / "webhook.secret"
+    if not (data / "history.done").exists() or not file.exists():
+        _remove_half_written(data / "lake")
+        start = (now or datetime.now(UTC)).replace(microsecond=0)
+        secret_file.touch(mode=0o600)
+        secret_file.write_text("whsec_" + base64.b64encode(secrets.token_bytes(32)).decode() + "\n")
+        file.write_text(_toml(data, has_gpu, nodes, seed, faults, start, _free_port()))
+    config = load(file, env={})
+    port = int(config.respond.webhooks["screen"].url.rsplit(":", 1)[1].split("/")[0])
+    return Demo(data, file, config, secret_file.read_text().strip(), port, has_gpu)
+
+
+def _toml(data: Path, has_gpu: bool, nodes: int, seed: int, faults: Path | None, start: datetime, port: int) -> str:
+    sources = ["nvml"] if has_gpu else ["simulated"]
+    listed = ", ".join(_quoted(name) for name in ("host", "kernel_log", "infiniband", *sources))
+    chosen = f"faults = {_quoted(faults.resolve())}\n" if faults else ""
+    return f"""\
+# Written by graynode up; the roles it runs read it, and so do `graynode sql` and `graynode explain` with --config.
+cluster = "{CLUSTER}"
+
+[agent]
+state_dir = {_quoted(data / "state")}
+collectors = [{listed}]
+metrics_listen = ""
+
+[bus]
+kind = "spool"
+spool_dir = {_quoted(data / "bus")}
+
+[lake]
+path = {_quoted(data / "lake")}
+
+[pipeline]
+commit_s = 5
+metrics_listen = ""
+
+[detect]
+# A real site starts in shadow. This one speaks with the shipped thresholds.
+shadow = false
+metrics_listen = ""
+
+[respond]
+metrics_listen = ""
+
+[respond.webhooks.screen]
+url = "http://127.0.0.1:{port}/incidents"
+secret_file = {_quoted(data / "webhook.secret")}
+least = "ticket"
+
+[simulated]
+nodes = {nodes}
+seed = {seed}
+start = "{start.isoformat()}"
+{chosen}"""
+
+
+def _quoted(value: Any) -> str:  # noqa: ANN401 (a path or a name)
+    return '"' + str(value).replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _remove_half_written(lake: Path) -> None:
+    """A past that was broken off cannot be gone on with: its first half would be there twice."""
+    import shutil
+
+    if lake.exists():
+        shutil.rmtree(lake)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
