@@ -13,12 +13,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from typing import Final
 
 import structlog
 
-from graynode.collectors.base import CADENCES_S, Collector, Machine
+from graynode.collectors.base import CADENCES_S, Collector, Machine, Rows
 from graynode.collectors.batch import Batcher, Misfits
 from graynode.collectors.carrier import Carrier
 from graynode.collectors.crew import Crew
@@ -60,6 +61,10 @@ class Settings:
     tick_s: float = 1.0
 
 
+Listener = Callable[[str, Rows], None]
+"""Hears the rows of a collector (by name) before they are sent; it must not keep or change them."""
+
+
 class Agent:
     """The loop over one machine's collectors. ``run`` or ``once``, then it is spent."""
 
@@ -74,6 +79,7 @@ class Agent:
         driver_load: Callable[[], int | None] = lambda: None,
         clock: Clock | None = None,
         health: Health | None = None,
+        listeners: Sequence[Listener] = (),
     ) -> None:
         self._machine, self._epoch = machine, epoch
         self._settings, self._clock = settings or Settings(), clock or Clock()
@@ -81,7 +87,8 @@ class Agent:
         self.batcher = Batcher(machine, epoch, driver_load=driver_load, now=self._clock.now, misfits=self.misfits)
         self._carrier = Carrier(self.batcher, self.outbox, self._settings.batch_s, self._clock.monotonic)
         self._crew = Crew(self._clock.monotonic)
-        self.workers = [Worker(c, self._carrier.add, self._clock.monotonic) for c in collectors]
+        self._listeners = tuple(listeners)
+        self.workers = [Worker(c, partial(self._deliver, c.name), self._clock.monotonic) for c in collectors]
         self._health = health or Health(self._clock.monotonic)
         self._health.workers = self.workers
         self.stuck: set[str] = set()
@@ -115,10 +122,15 @@ class Agent:
         names = [w.name for w in self.workers]
         told = version("graynode")
         _log.info("agent started", version=told, epoch=self._epoch, node_id=self._machine.node_id, collectors=names)
-        self._tell(
+        self.tell(
             "agent_start", f"agent {told} started",
             version=told, epoch=self._epoch, collectors=names, node_id_source=self._machine.node_id_source,
         )  # fmt: skip
+
+    def _deliver(self, collector: str, rows: Rows, ts: datetime) -> None:
+        for listener in self._listeners:
+            listener(collector, rows)
+        self._carrier.add(rows, ts)
 
     def _round(self, due: frozenset[int]) -> None:
         ts = self._clock.now()
@@ -145,10 +157,10 @@ class Agent:
 
     def _say(self, worker: Worker, kind: str, message: str, **details: object) -> None:
         _log.warning(message, collector=worker.name, kind=kind, **details)
-        self._tell(kind, f"{message}; the other collectors go on", collector=worker.name, **details)
+        self.tell(kind, f"{message}; the other collectors go on", collector=worker.name, **details)
 
-    def _tell(self, kind: str, message: str, **attributes: object) -> None:
-        """An event of the agent itself."""
+    def tell(self, kind: str, message: str, **attributes: object) -> None:
+        """An event of the agent itself; sent with the next round at the latest."""
         self._told += 1
         m, now = self._machine, self._clock.now()
         row = {
@@ -162,20 +174,20 @@ class Agent:
         left = [name for name in self._crew.wait(_GRACE_S) if name != self._carrier.name]
         if left:
             _log.warning("collectors still hang in their source; they end with the process", collectors=left)
-        self._tell("agent_stop", f"agent stopped: {why}", epoch=self._epoch, rounds=self.rounds, hanging=left)
-        sent = self._flush()
+        self.tell("agent_stop", f"agent stopped: {why}", epoch=self._epoch, rounds=self.rounds, hanging=left)
+        sent = self._flush(left)
         if sent:
             # Only now: closing a source keeps its position, and what is lost here must be read again.
             self._crew.submit([_Closing(worker) for worker in self.workers if worker.name not in left])
-            self._crew.wait(_GRACE_S)
+            self._crew.wait(_GRACE_S, but_for=left)
         self._crew.stop()
         _log.info("agent stopped", why=why, rounds=self.rounds, sent=self.outbox.sent.messages)
         return sent
 
-    def _flush(self) -> bool:
+    def _flush(self, hanging: list[str]) -> bool:
         self._carrier.last = True
         self._crew.submit([self._carrier])
-        self._crew.wait(_FLUSH_S)
+        self._crew.wait(_FLUSH_S, but_for=hanging)
         if not self._carrier.emptied:
             _log.error("the bus takes no messages; what is held in memory is lost", bytes=self.outbox.held_bytes)
         return self._carrier.emptied

@@ -51,11 +51,11 @@ class Work:
 
 
 WORKS: Final = (
-    Work("training", 0.62, (2, 2, 4, 4, 8, 16), (), 40.0, 0.8, (0.55, 0.97), True, False, "train"),
-    Work("fine_tuning", 0.11, (1, 1, 2), (), 5.0, 0.8, (0.35, 0.9), True, False, "train"),
-    Work("batch_inference", 0.07, (1,), (), 3.0, 0.7, (0.3, 0.8), False, False, "batch"),
-    Work("quantisation", 0.03, (), (1, 2, 4), 0.7, 0.6, (0.3, 0.7), False, False, "batch"),
-    Work("inference", 0.12, (), (1, 2, 4), 60.0, 0.6, (0.1, 0.5), False, True, "serve"),
+    Work("training", 0.62, (2, 2, 4, 4, 8, 16), (), 40.0, 0.8, (0.2, 1.0), True, False, "train"),
+    Work("fine_tuning", 0.11, (1, 1, 2), (), 5.0, 0.8, (0.15, 1.0), True, False, "train"),
+    Work("batch_inference", 0.07, (1,), (), 3.0, 0.7, (0.1, 0.9), False, False, "batch"),
+    Work("quantisation", 0.03, (), (1, 2, 4), 0.7, 0.6, (0.1, 0.7), False, False, "batch"),
+    Work("inference", 0.12, (), (1, 2, 4), 60.0, 0.6, (0.0, 0.6), False, True, "serve"),
     Work("notebook", 0.05, (), (1,), 6.0, 0.7, (0.0, 0.15), False, True, "interactive"),
 )
 """``share`` is the share of GPU time asked for."""

@@ -32,9 +32,9 @@ class LiveRows:
         self._ports_at: int | None = None
         self._stuck: dict[Fault, float] = {}
 
-    def further(self) -> LiveRows:
-        """The same fleet, known for longer."""
-        view = LiveRows(self.fleet.ahead(self.fleet.spec.ahead_d * 2 + 7.0))
+    def further(self, t: float) -> LiveRows:
+        """The same fleet, known for a week after ``t``."""
+        view = LiveRows(self.fleet.ahead((t - self.fleet.now_s) / 86400.0 + 7.0))
         view._until, view._ports_at = self._until, self._ports_at
         return view
 

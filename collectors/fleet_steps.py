@@ -8,6 +8,7 @@ written as windows and samples taken live continue each other exactly.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -43,9 +44,16 @@ class Steps:
         """Integral of a column up to ``t`` (value × seconds); only differences within one entity mean anything."""
         column = self.columns[name]
         if name not in self._sums:
-            pieces = column.astype(np.float64) * self._lasting
-            self._sums[name] = np.concatenate(([0.0], np.cumsum(pieces)[:-1]))
+            self._sums[name] = self._summed(column.astype(np.float64) * self._lasting)
         out: Array = self._sums[name][index] + column[index] * (t - self.start[index])
+        return out
+
+    def _summed(self, pieces: Array) -> Array:
+        """Sum of each entity's pieces before each of its steps; one by one, so that no digit is lost to others."""
+        out = np.zeros(len(pieces))
+        bounds = [0, *(np.nonzero(np.diff(self.entity))[0] + 1).tolist(), len(pieces)]
+        for first, end in pairwise(bounds):
+            out[first + 1 : end] = np.cumsum(pieces[first : end - 1])
         return out
 
     def extremes(self, name: str, first: Array, last: Array) -> tuple[Array, Array]:

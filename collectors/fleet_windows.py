@@ -5,8 +5,7 @@ Columns that the simulation has nothing to say about are left out; the lake hold
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -15,6 +14,7 @@ import polars as pl
 
 from graynode.collectors.faults import Fault
 from graynode.collectors.fleet import MODEL, Fleet
+from graynode.collectors.fleet_columns import Columns
 from graynode.collectors.fleet_links import ETH_GBPS, IB_GBPS, LinkState, Outages, read
 from graynode.collectors.fleet_load import HBM_BYTES, LIMIT_W
 from graynode.collectors.fleet_noise import Array, normal
@@ -27,7 +27,6 @@ from graynode.collectors.fleet_signals import (
     hidden_seconds,
     stuck_value,
 )
-from graynode.pipeline.codec import arrow_schema
 from graynode.pipeline.schema import WINDOW_S
 
 _ROWS: Final = 60_000
@@ -66,75 +65,6 @@ def _grids(fleet: Fleet, first: int, last: int, window_s: int) -> Iterator[Grid]
         t = until
 
 
-@functools.cache
-def _kinds(table: str) -> Mapping[str, np.dtype[np.generic]]:
-    """NumPy types of a table's numeric columns."""
-    return {f.name: np.dtype(f.type.to_pandas_dtype()) for f in arrow_schema(table) if str(f.type) in _NUMERIC}
-
-
-_NUMERIC: Final = ("int32", "int64", "float", "double")
-
-
-class _Columns:
-    """Columns of one frame, each of shape (windows, entities); rows that nobody saw are left out."""
-
-    def __init__(self, table: str, grid: Grid, fleet: Fleet, seen: Array) -> None:
-        self._table, self._grid, self._seen = table, grid, seen > 0
-        self._all, self._rows = bool(self._seen.all()), int(self._seen.sum())
-        self._made: dict[str, pl.Series] = {}
-        epoch_us = np.datetime64(fleet.origin.replace(tzinfo=None), "us").astype(np.int64)
-        ts = np.broadcast_to((epoch_us + grid.start.astype(np.int64) * 1_000_000)[:, None], seen.shape)
-        self._made["ts"] = pl.Series("ts", self._flat(ts)).cast(pl.Datetime("us", "UTC"))
-        self.put(samples=seen, samples_expected=np.full((1, 1), grid.length))
-
-    def _flat(self, values: Array) -> Array:
-        wide = np.broadcast_to(values, self._seen.shape)
-        out: Array = wide.reshape(-1) if self._all else wide[self._seen]
-        return out
-
-    def put(self, **columns: Array) -> None:
-        for name, values in columns.items():
-            self._made[name] = pl.Series(name, self._flat(values).astype(_kinds(self._table)[name]))
-
-    def text(self, name: str, words: Sequence[str | None], which: Array) -> None:
-        """Words by number; number −1 is null where the last word is ``None``."""
-        taken = self._flat(which).astype(np.int64)
-        self._made[name] = pl.Series(name, words, dtype=pl.String).gather(taken % len(words))
-
-    def gauge(self, name: str, g: Gauge) -> None:
-        kinds = _kinds(self._table)
-        whole = kinds[f"{name}_min"].kind == "i"
-        low, high = (np.rint(g.low), np.rint(g.high)) if whole else (g.low, g.high)
-        low, high = (
-            np.minimum(low, np.floor(g.mean) if whole else g.mean),
-            np.maximum(high, np.ceil(g.mean) if whole else g.mean),
-        )
-        self.put(**{f"{name}_mean": g.mean, f"{name}_min": low, f"{name}_max": high})
-
-    def steady(self, name: str, values: Array, spread: float = 0.0) -> None:
-        self.gauge(name, Gauge(values, values * (1 - spread), values * (1 + spread)))
-
-    def counter(self, name: str, c: Counter, reset: Array | None = None) -> None:
-        self.put(**{f"{name}_delta": c.delta, f"{name}_last": c.last})
-        if reset is None:
-            return
-        if reset.any():
-            self.put(**{f"{name}_since_reset": c.last})
-            self.blank(f"{name}_since_reset", reset <= 0)
-        else:
-            self._made[f"{name}_since_reset"] = pl.Series(f"{name}_since_reset", [None], dtype=pl.Int64).extend_constant(
-                None, self._rows - 1
-            )
-
-    def blank(self, name: str, where: Array) -> None:
-        """Null where there is nothing to say."""
-        column = self._made[name]
-        self._made[name] = column.zip_with(pl.Series(~self._flat(where)), pl.Series([None], dtype=column.dtype))
-
-    def frame(self) -> pl.DataFrame:
-        return pl.DataFrame(list(self._made.values()))
-
-
 class _Frames:
     """Frames of one fleet: what does not change from window to window is looked up once."""
 
@@ -146,7 +76,7 @@ class _Frames:
     def frame(self, table: str, grid: Grid) -> pl.DataFrame:
         return {"gpu": self._gpu, "link": self._link, "host": self._host}[table](grid)
 
-    def _who(self, out: _Columns, node: Array, boot: Array) -> None:
+    def _who(self, out: Columns, node: Array, boot: Array) -> None:
         fleet, boots = self._fleet, self._fleet.boots
         out.text("cluster", [fleet.spec.cluster], np.zeros((1, 1)))
         out.text("node_id", fleet.node_ids, node[None, :])
@@ -157,7 +87,7 @@ class _Frames:
 
     def _gpu(self, grid: Grid) -> pl.DataFrame:
         fleet, s = self._fleet, GpuSignals(self._fleet, grid)
-        out = _Columns(f"gpu_{_SUFFIX[grid.length]}", grid, fleet, s.seen())
+        out = Columns(f"gpu_{_SUFFIX[grid.length]}", grid, fleet, s.seen())
         self._who(out, fleet.node_of_gpu, s.boot)
         every = np.arange(fleet.gpus)[None, :]
         out.text("gpu_uuid", fleet.gpu_uuids, every)
@@ -176,7 +106,7 @@ class _Frames:
         out.blank("job_rank_last", job < 0)
         return out.frame()
 
-    def _clocks(self, out: _Columns, s: GpuSignals, grid: Grid) -> None:
+    def _clocks(self, out: Columns, s: GpuSignals, grid: Grid) -> None:
         busy = s.mean("busy")
         out.gauge("sm_clock_mhz", self._frozen("sm_clock_mhz", s.clock(), grid, s))
         out.steady("mem_clock_mhz", np.full((1, 1), 2619.0))
@@ -189,7 +119,7 @@ class _Frames:
             out.counter(f"throttle_{bit}_ns", s.counter(column, 1e9), s.resets)
         out.put(pstate_last=np.zeros((1, 1)), max_sm_clock_mhz_last=np.full((1, 1), 1980))
 
-    def _heat(self, out: _Columns, s: GpuSignals) -> None:
+    def _heat(self, out: Columns, s: GpuSignals) -> None:
         grid = s.grid
         power, temp = s.power(), s.temperature()
         out.gauge("power_w", self._frozen("power_w", power, grid, s))
@@ -200,7 +130,7 @@ class _Frames:
         out.gauge("mem_temp_c", Gauge(temp.mean + over, temp.low + over, temp.high + over))
         out.gauge("temp_margin_c", Gauge(87.0 - temp.mean, 87.0 - temp.high, 87.0 - temp.low))
 
-    def _use(self, out: _Columns, s: GpuSignals) -> None:
+    def _use(self, out: Columns, s: GpuSignals) -> None:
         out.steady("gpu_util_percent", s.mean("util"))
         out.steady("mem_util_percent", 70.0 * s.mean("dram"), 0.05)
         for name in ("sm", "tensor"):
@@ -213,7 +143,7 @@ class _Frames:
         ms = s.call_ms()
         out.gauge("nvml_call_max_ms", Gauge(ms, 0.8 * ms, 1.6 * ms))
 
-    def _memory_and_links(self, out: _Columns, s: GpuSignals) -> None:
+    def _memory_and_links(self, out: Columns, s: GpuSignals) -> None:
         out.put(pcie_gen_last=s.pcie_gen(), pcie_width_last=s.override("pcie_width", 16.0))
         out.put(pcie_gen_max_last=np.full((1, 1), 5), pcie_width_max_last=np.full((1, 1), 16))
         out.counter("pcie_replays", s.ramp("pcie_width", 0.02), s.resets)
@@ -248,7 +178,7 @@ class _Frames:
     def _link(self, grid: Grid) -> pl.DataFrame:
         fleet, state = self._fleet, read(self._fleet, self._outages, grid)
         hidden = hidden_seconds(fleet, grid, gpu=False)[:, fleet.node_of_link]
-        out = _Columns(f"link_{_SUFFIX[grid.length]}", grid, fleet, np.maximum(grid.length - hidden, 0))
+        out = Columns(f"link_{_SUFFIX[grid.length]}", grid, fleet, np.maximum(grid.length - hidden, 0))
         node, edges = fleet.node_of_link, grid.edges[:, None] - 1.0
         boot = fleet.boots.at(node[None, :], edges)
         self._who(out, node, boot[1:])
@@ -270,7 +200,7 @@ class _Frames:
     def _host(self, grid: Grid) -> pl.DataFrame:
         fleet, length = self._fleet, grid.length
         seen = np.maximum(length - hidden_seconds(fleet, grid, gpu=False), 0)
-        out = _Columns(f"host_{_SUFFIX[length]}", grid, fleet, seen)
+        out = Columns(f"host_{_SUFFIX[length]}", grid, fleet, seen)
         nodes, s = np.arange(fleet.spec.nodes), GpuSignals(fleet, grid)
         node_edges = fleet.boots.at(nodes[None, :], grid.edges[:, None] - 1.0)
         boot = node_edges[1:]
@@ -305,13 +235,13 @@ class _Frames:
         return out.frame()
 
 
-def _outages(out: _Columns, state: LinkState) -> None:
+def _outages(out: Columns, state: LinkState) -> None:
     zero = np.zeros((1, 1))
     out.put(down_s_sum=state.down_s, downs_sum=state.downs, unseen_s_sum=zero)
     out.gauge("outage_s", Gauge(np.minimum(state.outage_s, state.down_s / 2), zero, state.outage_s))
 
 
-def _counters(out: _Columns, state: LinkState, reset: Array) -> None:
+def _counters(out: Columns, state: LinkState, reset: Array) -> None:
     out.counter("carrier_changes", state.carrier_changes, reset)
     out.counter("link_downed", state.link_downed, reset)
     out.counter("link_error_recovery", state.recoveries, reset)

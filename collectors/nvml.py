@@ -6,7 +6,6 @@ reported blind, and a new child reads the other GPUs.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections import Counter
@@ -16,19 +15,20 @@ from typing import Any, ClassVar, Final
 
 from graynode.collectors import nvml_wire as wire
 from graynode.collectors.base import Machine, NoSource, Round, Row, Rows
+from graynode.collectors.nvml_absence import refuse, way_out
 from graynode.collectors.nvml_driver_load import DriverLoad
-from graynode.collectors.nvml_fields import GPU_NOT_FOUND, quality_of, words
-from graynode.collectors.nvml_plausible import EVERY, FIELDS
+from graynode.collectors.nvml_fields import GPU_NOT_FOUND, NO_PERMISSION, words
+from graynode.collectors.nvml_patience import Patience
+from graynode.collectors.nvml_plausible import EVERY
 from graynode.collectors.nvml_presence import Known, Presence, pci_gpus, said
 from graynode.collectors.nvml_rows import EVENT_KINDS, XID, Teller
-from graynode.collectors.nvml_session import Outcome, Patience, Session
+from graynode.collectors.nvml_samples import tell_inventory, tell_samples
+from graynode.collectors.nvml_session import Outcome, Session
 
-_LIBRARY_NOT_FOUND, _DRIVER_NOT_LOADED, _VERSIONS_DIFFER = 12, 9, 18
 _ALL: Final = frozenset(EVERY.values())
 _SLOW: Final = 60
 _WITNESS: Final = 10
 _OFF_BUS_XID: Final = 79
-_ABSENT: Final = ("unsupported", "not_permitted", "implausible")
 
 
 class Nvml:
@@ -61,6 +61,7 @@ class Nvml:
         self._blind_since: float | None = None
         self._blind_why = ""
         self._line_told = False
+        self._unseen: list[tuple[Known, wire.Unseen]] = []
         self.nvml_up: bool | None = None
         """Whether NVML answered in the last round; ``None`` before the first."""
         self.gpus_read: int | None = None
@@ -107,6 +108,10 @@ class Nvml:
             self._greet(outcome.hello)
         for happening in outcome.events:
             self._happened(happening, teller)
+        if outcome.answer is not None and not self._presence.gpus:
+            outcome.answer = None
+            outcome.blind = f"it lists no GPU, and PCI lists {len(pci_gpus(self._machine.sys))}"
+            self._session.relist()
         if outcome.answer is None:
             self._no_answer(outcome, teller, (self._monotonic() - started) * 1e3)
         else:
@@ -121,7 +126,7 @@ class Nvml:
 
     def _no_answer(self, outcome: Outcome, teller: Teller, waited_ms: float) -> None:
         if not self._presence.gpus:
-            self._no_source(outcome.code)
+            refuse(outcome.code, self._machine.sys)
         self.gpus_read, self.call_max_ms = 0, None
         if outcome.hung is not None:
             self.call_max_ms = waited_ms
@@ -140,30 +145,11 @@ class Nvml:
 
     def _go_blind(self, why: str, outcome: Outcome, teller: Teller) -> None:
         self._blind_why = why
-        teller.event("nvml_blind", f"NVML is blind: {why}{self._way_out(outcome.code)}", code=outcome.code or None,
-                     reason=why, abandoned=self._session.abandoned)  # fmt: skip
+        teller.event("nvml_blind", f"NVML is blind: {why}{way_out(outcome.code)}", code=outcome.code or None,
+                     details={"reason": why, "abandoned": self._session.abandoned})  # fmt: skip
         for known in self._presence.gpus.values():
             if known.state == "well":
                 teller.quality(known.entity, "*", "error", why)
-
-    def _way_out(self, code: int) -> str:
-        if code == _VERSIONS_DIFFER:
-            return "; the driver was replaced under a loaded kernel module: reload the module or reboot"
-        if code == 999:
-            return "; in a container: it may have been cut off from the GPUs (systemctl daemon-reload), restart it"
-        return "; load the NVIDIA kernel module" if code == _DRIVER_NOT_LOADED else ""
-
-    def _no_source(self, code: int) -> None:
-        """A machine that never had a GPU has no such source; one that has, and no driver, is blind."""
-        on_bus = pci_gpus(self._machine.sys)
-        if code == _LIBRARY_NOT_FOUND:
-            here = f"although PCI lists {len(on_bus)} NVIDIA GPUs" if on_bus else "and PCI lists no NVIDIA GPU"
-            raise NoSource(
-                f"libnvidia-ml.so.1 is not found, {here}; with GPUs: install the driver's libraries, or run the "
-                "container with the NVIDIA runtime and NVIDIA_DRIVER_CAPABILITIES=utility"
-            )
-        if code == _DRIVER_NOT_LOADED and not on_bus:
-            raise NoSource("NVML says that the NVIDIA driver is not loaded, and PCI lists no NVIDIA GPU")
 
     def _hung(self, outcome: Outcome, teller: Teller) -> None:
         hang = outcome.hung
@@ -174,7 +160,7 @@ class Nvml:
                 self._presence.unwell(known, 0, f"{hang.call} {hang.how}", hung=True)
                 return
         teller.event("gpu_hung", f"GPU {hang.index}: {hang.call} {hang.how}; NVML was left and starts without it",
-                     pci_bus_id=hang.bus or None, index=hang.index, call=hang.call)  # fmt: skip
+                     pci_bus_id=hang.bus or None, details={"index": hang.index, "call": hang.call})  # fmt: skip
 
     # --- an answer -----------------------------------------------------------------------------------------
 
@@ -184,10 +170,7 @@ class Nvml:
         self._slots.clear()
         gpus = self._presence.gpus
         for gpu in hello.gpus:
-            gpus.pop(gpu.bus, None)
-            known = gpus.setdefault(gpu.uuid, Known(gpu))
-            known.gpu = gpu
-            self._slots[gpu.slot] = known
+            self._slots[gpu.slot] = self._presence.identified(gpu)
         if not hello.gpus and not gpus and not pci_gpus(self._machine.sys):
             raise NoSource("NVML answers and lists no GPU, and PCI lists no NVIDIA GPU")
         self._unseen = self._place(hello)
@@ -196,7 +179,7 @@ class Nvml:
         """Which GPUs those are that NVML lists and gives no handle for."""
         listed = {g.bus for g in hello.gpus}
         free = [bus for bus in pci_gpus(self._machine.sys) if bus not in listed and bus not in self._session.hung]
-        placed = []
+        placed: list[tuple[Known, wire.Unseen]] = []
         for unseen in hello.unseen:
             known = next(
                 (k for k in self._presence.gpus.values() if _same(k, unseen) and k.gpu.bus not in listed), None
@@ -228,7 +211,7 @@ class Nvml:
         for read in answer.reads:
             self._one(read, due, teller)
         if not outcome.back:  # otherwise the next child will tell
-            self._others(due)
+            self._others(due, teller)
         self.gpus_read = sum(not r.trouble for r in answer.reads)
         self.call_max_ms = max((r.max_ms for r in answer.reads), default=None)
         if answer.reads and not self.gpus_read and all(k.state == "blind" for k in self._presence.gpus.values()):
@@ -245,36 +228,46 @@ class Nvml:
     def _reloaded(self, teller: Teller, reason: str) -> None:
         for known in self._presence.gpus.values():
             known.plausible = type(known.plausible)()
-        teller.event("driver_reload", f"the NVIDIA driver was loaded anew: {reason}", reason=reason,
-                     driver_version=self.driver_version)  # fmt: skip
+        teller.event("driver_reload", f"the NVIDIA driver was loaded anew: {reason}",
+                     details={"reason": reason, "driver_version": self.driver_version})  # fmt: skip
 
     def _end_blindness(self, teller: Teller) -> None:
         if self._blind_since is None:
             return
         seconds = round(self._monotonic() - self._blind_since, 3)
         self._blind_since = None
-        teller.event("nvml_back", f"NVML answers again after {seconds:.0f} s", seconds=seconds, was=self._blind_why)
+        details = {"seconds": seconds, "was": self._blind_why}
+        teller.event("nvml_back", f"NVML answers again after {seconds:.0f} s", details=details)
         for known in self._presence.gpus.values():
             if known.state == "well":
                 teller.quality(known.entity, "*", "measured", "")
 
-    def _others(self, due: frozenset[int]) -> None:
+    def _others(self, due: frozenset[int], teller: Teller) -> None:
         """GPUs that this child does not read: hung, listed without a handle, or not listed."""
         if _WITNESS not in due:
             return
-        gpus = self._presence.gpus.values()
-        for known in [k for k in gpus if k.gpu.bus in self._session.hung]:
-            self._presence.unwell(known, 0, known.said, hung=True)
-        for known, unseen in self._unseen:
-            self._presence.unwell(known, unseen.code, said(unseen.code, "nvmlDeviceGetHandle"))
+        gpus, hung = self._presence.gpus.values(), self._session.hung
+        for known in gpus:
+            if known.gpu.bus in hung:
+                self._presence.unwell(known, 0, known.said, hung=True)
         here = [k.gpu.bus for k in self._slots.values()] + [k.gpu.bus for k, _ in self._unseen]
-        missing = self._presence.missing(here, self._session.hung)
-        for known in missing:
+        for known in self._presence.missing(here, hung):
             self._presence.unwell(known, GPU_NOT_FOUND, "NVML does not list it")
-        if missing or self._unseen:
+        for known, unseen in self._unseen:
+            self._no_handle(known, unseen, teller)
+        # after a reset or a rescan of the bus only NVML started anew finds a GPU again
+        if any(k.state in ("lost", "reset") or (k.state == "blind" and k not in self._slots.values()) for k in gpus):
             self._session.relist()
         else:
             self._session.listed()
+
+    def _no_handle(self, known: Known, unseen: wire.Unseen, teller: Teller) -> None:
+        why = said(unseen.code, "nvmlDeviceGetHandle")
+        if unseen.code != NO_PERMISSION:
+            self._presence.unwell(known, unseen.code, why)
+        elif not known.told:  # a GPU that is not ours, such as another container's
+            known.told = True
+            teller.quality(known.entity, "*", "not_permitted", why)
 
     def _one(self, read: wire.Read, due: frozenset[int], teller: Teller) -> None:
         known = self._slots[read.slot]
@@ -283,58 +276,11 @@ class Nvml:
                 self._presence.unwell(known, read.trouble, said(read.trouble, read.where))
             return
         self._presence.well(known)
-        if not known.told:
-            known.told = True
-            teller.quality(known.entity, "*", "measured", "first seen")
-        self._learn(known, read, teller)
-        teller.sample(self._row(known.gpu, read.values, read.max_ms, None))
-        for part in read.parts:
-            values: dict[str, int | float] = dict(part.values)
-            type(known.plausible)().sift(values, 0.0)
-            teller.sample(self._row(known.gpu, values, None, str(part.gi)))
+        tell_samples(known, read, self._monotonic(), teller)
         if _SLOW in due:
             known.facts = read.facts
-        if _SLOW in due and self._read_classes >= _ALL:
-            self._take_stock(known, teller)
-
-    def _learn(self, known: Known, read: wire.Read, teller: Teller) -> None:
-        """Keep the state of fields, tell what changed, and take out of the values what cannot be."""
-        for name, code in read.errors.items():
-            self._field(known, name, quality_of(code), code, f"{FIELDS[name].nvml}: {words(code)}", teller)
-        if "ecc_mode" in known.fields:
-            known.plausible.has_ecc = False
-        elif "ecc_mode" in read.values:
-            known.plausible.has_ecc = True
-        for name, why in known.plausible.sift(read.values, self._monotonic()).items():
-            self._field(known, name, "implausible", 0, f"{FIELDS[name].nvml}: {why}", teller)
-        for name in known.fields.keys() & read.values.keys():
-            del known.fields[name]
-            teller.quality(known.entity, name, "measured", "")
-
-    def _field(self, known: Known, name: str, state: str, code: int, reason: str, teller: Teller) -> None:
-        if known.fields.get(name) != (state, code):
-            known.fields[name] = (state, code)
-            teller.quality(known.entity, name, state, reason)
-
-    def _row(self, gpu: wire.Gpu, values: Mapping[str, int | float], max_ms: float | None, gi: str | None) -> Row:
-        return {
-            "gpu_uuid": gpu.uuid, "mig_instance": gi, "gpu_index": gpu.index if gpu.index >= 0 else None,
-            "gpu_model": gpu.model, "pci_bus_id": gpu.bus, "nvml_call_max_ms": max_ms, **values,
-        }  # fmt: skip
-
-    def _take_stock(self, known: Known, teller: Teller) -> None:
-        gpu = known.gpu
-        supported = [n for n in EVERY if known.fields.get(n, ("", 0))[0] not in _ABSENT]
-        row = {
-            "kind": "gpu", "entity": gpu.uuid, "model": gpu.model, "serial": gpu.serial or None, "slot": gpu.bus,
-            "vbios_version": gpu.vbios or None, "driver_version": self.driver_version,
-            "mig_profile": known.facts.get("mig_profile"), "domain": known.facts.get("domain"),
-            "attributes": json.dumps({"supported": supported}),
-        }  # fmt: skip
-        text = json.dumps(row)
-        if text != known.inventory:
-            known.inventory = text
-            teller.inventory(row)
+            if self._read_classes >= _ALL:
+                tell_inventory(known, self.driver_version, teller)
 
     def _happened(self, happening: wire.Happening, teller: Teller) -> None:
         known = self._slots.get(happening.slot)
@@ -344,8 +290,10 @@ class Nvml:
         teller.event(
             kind, f"{what} {happening.data} on {name}" if happening.type == XID else f"{what} on {name}",
             gpu_uuid=known.gpu.uuid if known else None, pci_bus_id=known.gpu.bus if known else None, code=code,
-            gpu_instance=happening.gi if happening.gi >= 0 else None,
-            compute_instance=happening.ci if happening.ci >= 0 else None,
+            details={
+                "gpu_instance": happening.gi if happening.gi >= 0 else None,
+                "compute_instance": happening.ci if happening.ci >= 0 else None,
+            },
         )  # fmt: skip
 
 

@@ -33,7 +33,7 @@ def converted(value: Any, how: How) -> int | float:  # noqa: ANN401 (what ctypes
         return int(value) * 1024
     if how == "ber":
         # four bits of mantissa above eight of a negative decimal exponent; no arithmetic on the packed value
-        return float(value >> _BER_MANTISSA & 0xF) * 10.0 ** -(value & _BER_EXPONENT)
+        return float((value >> _BER_MANTISSA & 0xF) * 10.0 ** -(value & _BER_EXPONENT))
     return cast("int | float", value)
 
 

@@ -19,6 +19,8 @@ from graynode.collectors.nvml_wire import Gpu
 State = Literal["well", "blind", "reset", "hung", "lost"]
 _NVIDIA: Final = "0x10de"
 _DISPLAY: Final = "0x03"
+_HEARD_ROUNDS: Final = 60
+"""Rounds in which NVML still reads a GPU that the kernel log called lost, before that is no news any more."""
 _ALL_ONES: Final = b"\xff\xff\xff\xff"
 
 
@@ -68,7 +70,7 @@ class Known:
         return self.gpu.uuid or self.gpu.bus
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Turn:
     """A change of one GPU's state, to be told."""
 
@@ -83,17 +85,18 @@ class Presence:
     def __init__(self, sys: Path) -> None:
         self._sys = sys
         self.gpus: dict[str, Known] = {}
-        self._kernel: dict[str, str] = {}
+        self._kernel: dict[str, tuple[str, int]] = {}
         self._turns: list[_Turn] = []
 
     def kernel_says(self, bus: str, line: str) -> None:
         """The kernel log said that this GPU is lost."""
-        self._kernel[bus] = line
+        self._kernel[bus] = (line, _HEARD_ROUNDS)
 
     def well(self, known: Known) -> None:
         """NVML has read it."""
+        if self._kernel:
+            self._forget(known)
         if known.state != "well":
-            self._kernel.pop(known.gpu.bus, None)
             self._turn(known, "well", {"was": known.said})
         known.said = ""
 
@@ -102,13 +105,23 @@ class Presence:
         if known.state == "lost":
             return
         gone, pci = pci_says(self._sys, known.gpu.bus)
-        kernel = self._kernel.get(known.gpu.bus)
+        kernel, _ = self._kernel.get(known.gpu.bus, ("", 0))
         state: State = "hung" if hung else "reset" if code == RESET_REQUIRED else "blind"
         if gone or kernel:
             state = "lost"
         if state != known.state or known.said != said:
             known.said = said
             self._turn(known, state, {"nvml": said, "pci": pci, "kernel_log": kernel or "nothing"})
+
+    def identified(self, gpu: Gpu) -> Known:
+        """The record of a GPU that a child has identified. One known by address only becomes this; another GPU that
+        was at its address is no longer here."""
+        nameless = self.gpus.pop(gpu.bus, None)
+        for key in [k for k, known in self.gpus.items() if known.gpu.bus == gpu.bus and k != gpu.uuid]:
+            del self.gpus[key]
+        known = self.gpus.setdefault(gpu.uuid, nameless or Known(gpu))
+        known.gpu = gpu
+        return known
 
     def missing(self, listed: Iterable[str], hung: Iterable[str]) -> list[Known]:
         """GPUs known here that are neither listed nor left out because they hang."""
@@ -125,10 +138,8 @@ class Presence:
             (back, "nvml_back", "NVML reads the GPUs again"),
         ):
             if len(group) > 1 and len(group) == len(self.gpus):
-                buses = ",".join(t.known.gpu.bus for t in group)
-                teller.event(
-                    kind, f"{message}: {group[0].known.said or 'all of them'}", gpus=buses, **group[0].attributes
-                )
+                details = {"gpus": ",".join(t.known.gpu.bus for t in group), **group[0].attributes}
+                teller.event(kind, f"{message}: {group[0].known.said or 'all of them'}", details=details)
             else:
                 for turn in group:
                     _event(teller, kind, turn)
@@ -138,6 +149,14 @@ class Presence:
             state, reason = _quality(turn.known)
             teller.quality(turn.known.entity, "*", state, reason)
 
+    def _forget(self, known: Known) -> None:
+        """What the kernel log said is no witness any more: the GPU came back, or was read for long since."""
+        line, left = self._kernel.get(known.gpu.bus, ("", 0))
+        if known.state != "well" or left <= 1:
+            self._kernel.pop(known.gpu.bus, None)
+        else:
+            self._kernel[known.gpu.bus] = (line, left - 1)
+
     def _turn(self, known: Known, state: State, attributes: dict[str, str]) -> None:
         if state != known.state:
             self._turns.append(_Turn(known, known.state, attributes))
@@ -145,7 +164,8 @@ class Presence:
 
 
 _KIND: Final = {
-    "well": "gpu_returned", "blind": "nvml_blind", "reset": "gpu_reset_required", "hung": "gpu_hung", "lost": "gpu_lost",
+    "well": "gpu_returned", "blind": "nvml_blind", "reset": "gpu_reset_required", "hung": "gpu_hung",
+    "lost": "gpu_lost",
 }  # fmt: skip
 _MESSAGES: Final = {
     "nvml_blind": "NVML does not read this GPU and no other witness says that it is lost",
@@ -159,8 +179,8 @@ _MESSAGES: Final = {
 
 def _event(teller: Teller, kind: str, turn: _Turn) -> None:
     gpu = turn.known.gpu
-    attributes = {**turn.attributes, "before": turn.before}
-    teller.event(kind, _MESSAGES[kind], gpu_uuid=gpu.uuid or None, pci_bus_id=gpu.bus or None, **attributes)
+    details = {**turn.attributes, "before": turn.before}
+    teller.event(kind, _MESSAGES[kind], gpu_uuid=gpu.uuid or None, pci_bus_id=gpu.bus or None, details=details)
 
 
 def _quality(known: Known) -> tuple[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from graynode.collectors.base import Machine, Row
 from graynode.pipeline.schema import stable_id
@@ -28,7 +28,7 @@ EVENT_KINDS: Final[Mapping[int, tuple[str, str]]] = {
 
 
 class Teller:
-    """Collects one round's rows. ``key`` beside kind, GPU and time makes an event's id its own."""
+    """Collects one round's rows."""
 
     def __init__(self, machine: Machine, driver_load: int, ts: datetime) -> None:
         self._machine, self._load, self.ts = machine, driver_load, ts
@@ -43,10 +43,10 @@ class Teller:
         gpu_uuid: str | None = None,
         pci_bus_id: str | None = None,
         code: int | None = None,
-        **attributes: Any,  # noqa: ANN401 (whatever JSON holds)
+        details: Mapping[str, object] | None = None,
     ) -> None:
         """An event seen now. Equal ones of one round are told apart by their order."""
-        m, said = self._machine, {k: v for k, v in attributes.items() if v is not None}
+        m, said = self._machine, {k: v for k, v in (details or {}).items() if v is not None}
         key = ("nvml", m.boot_id, self._load, gpu_uuid or pci_bus_id, kind, code, self.ts.isoformat())
         n = 0
         event_id = stable_id("event", m.cluster, m.node_id, *key)

@@ -14,9 +14,9 @@ from typing import Final
 from graynode.collectors import nvml_wire as wire
 from graynode.collectors.nvml_child import Child, ChildEnded, Spawner
 from graynode.collectors.nvml_fields import words
+from graynode.collectors.nvml_patience import Patience, Pause
+from graynode.collectors.nvml_probe import ABANDONED_MAX, Probe
 
-_ABANDONED_MAX: Final = 3
-"""No further child is started while so many hang in the driver: each holds memory and device files."""
 _CRASHES: Final = 2
 """A reader that ends in the same GPU's call so often leaves that GPU out, as if it hung."""
 
@@ -45,38 +45,6 @@ class Outcome:
     starting: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """Seconds. ``start_s``: a driver without persistence takes seconds a GPU to attach. The pairs are first and
-    longest pause, doubling: between children that fail, between tries of a GPU that hung, between looks for GPUs
-    that NVML does not list."""
-
-    start_s: float = 60.0
-    again_s: tuple[float, float] = (1.0, 60.0)
-    probe_s: tuple[float, float] = (60.0, 3600.0)
-    relist_s: tuple[float, float] = (60.0, 600.0)
-
-
-class Pause:
-    """A pause that doubles up to a longest one; ``over`` says whether it has passed."""
-
-    def __init__(self, bounds: tuple[float, float]) -> None:
-        self._bounds, self._next_s, self._until = bounds, bounds[0], float("-inf")
-
-    def begin(self, now: float) -> None:
-        """Wait from now, twice as long as the time before."""
-        self._until = now + self._next_s
-        self._next_s = min(self._next_s * 2, self._bounds[1])
-
-    def over(self, now: float) -> bool:
-        """True when it has passed."""
-        return now >= self._until
-
-    def reset(self) -> None:
-        """The next one is the shortest again."""
-        self._next_s, self._until = self._bounds[0], float("-inf")
-
-
 class Session:
     """What the collector asks once a round."""
 
@@ -101,7 +69,7 @@ class Session:
         self.hung: list[str] = []
         """PCI addresses of GPUs that no child but the probe touches."""
         self._abandoned: list[Child] = []
-        self._probe = _Probe(self)
+        self._probe = Probe(self, patience)
 
     @property
     def abandoned(self) -> int:
@@ -181,7 +149,7 @@ class Session:
         outcome.blind, outcome.code = self._why, self._code
         if not self._again.over(self._monotonic()):
             return False
-        if self.abandoned >= _ABANDONED_MAX:
+        if self.abandoned >= ABANDONED_MAX:
             outcome.blind = f"{self._why}; {self.abandoned} readers hang in the driver"
             return False
         only = [bus for bus in self._known.values() if bus not in self.hung] if self.hung else []
@@ -299,61 +267,3 @@ class Session:
             self.hung.append(self.hung.pop(0))
             return self.hung[-1]
         return "" if self._skipped else None
-
-    def probe_patience(self) -> Patience:
-        """The same patience for the probe."""
-        return self._patience
-
-
-class _Probe:
-    """A child that tries one GPU that hung, while the others are read by theirs. Never waits."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._child: Child | None = None
-        self._bus = ""
-        self._pause = Pause(session.probe_patience().probe_s)
-
-    def wait(self, now: float) -> None:
-        """Something has hung: not again before the pause is over."""
-        self._pause.begin(now)
-
-    def step(self, now: float) -> list[str]:
-        """Go on with it; the addresses of GPUs that answer again."""
-        try:
-            return self._step(now)
-        except (ChildEnded, OSError):
-            self._give_up(now)
-            return []
-
-    def stop(self) -> None:
-        """End it."""
-        child, self._child = self._child, None
-        if child is not None:
-            self._session.leave(child)
-
-    def _step(self, now: float) -> list[str]:
-        if self._child is None:
-            bus = self._session.to_probe() if self._pause.over(now) else None
-            if bus is None or self._session.abandoned >= _ABANDONED_MAX:
-                return []
-            self._bus = bus
-            self._child = self._session.begin([bus] if bus else [], [])
-            return []
-        message = self._child.receive(now)
-        if isinstance(message, wire.Hello) and not message.code and message.gpus:
-            self._child.send(wire.Ask(1, [1, 10, 60]))
-        elif isinstance(message, wire.Answer) and not any(r.trouble for r in message.reads):
-            self.stop()
-            self._pause.reset()
-            self._session.returned(self._bus)
-            return [self._bus]
-        elif message is not None or now - self._child.started_at > self._session.probe_patience().start_s:
-            self._give_up(now)
-        return []
-
-    def _give_up(self, now: float) -> None:
-        child, self._child = self._child, None
-        if child is not None:
-            self._session.leave(child)
-        self._pause.begin(now)

@@ -14,7 +14,7 @@ from typing import Final
 
 import structlog
 
-from graynode.pipeline.bus import BusRefused, BusUnavailable, Producer
+from graynode.pipeline.bus import BusRefused, BusUnavailable, MessageRefused, Producer
 from graynode.pipeline.codec import Message
 from graynode.pipeline.schema import EVENTS, SAMPLES
 
@@ -76,9 +76,9 @@ class Outbox:
         some = list(islice(queue, _SEND_AT_ONCE))
         try:
             self._producer.send(topic, some)
-        except BusRefused as error:
+        except MessageRefused as error:
             return self._send_singly(topic, queue, len(some), error)
-        except (BusUnavailable, OSError) as error:
+        except (BusUnavailable, BusRefused, OSError) as error:
             return self._say_trouble(str(error))
         self._gone(queue, len(some))
         return True
@@ -88,11 +88,11 @@ class Outbox:
         for _ in range(count):
             try:
                 self._producer.send(topic, [queue[0]])
-            except BusRefused as refused:
+            except MessageRefused as refused:
                 self._lose(queue)
                 self.sent.refused += 1
                 _log.error("the bus refused a message; it is dropped", topic=topic, reason=str(refused))
-            except (BusUnavailable, OSError) as away:
+            except (BusUnavailable, BusRefused, OSError) as away:
                 return self._say_trouble(str(away))
             else:
                 self._gone(queue, 1)

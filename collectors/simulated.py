@@ -56,7 +56,7 @@ class Simulated:
         if self._view is None:
             self._view = self._made(round_.ts)
         elif self._view.fleet.seconds(round_.ts) > self._view.fleet.horizon_s - 3600.0:
-            self._view = self._view.further()
+            self._view = self._view.further(self._view.fleet.seconds(round_.ts))
         view = self._view
         t = view.fleet.seconds(round_.ts)
         samples = {

@@ -46,7 +46,7 @@ class Ecc:
         delta = _delta(view)
         grown = growth.advance(
             remembered,
-            np.where(np.isnan(delta), np.nan, delta > 0),
+            _grew(delta),
             _powered_h(view, round_.window_s),
             view.t_s,
             _PRIOR,
@@ -61,18 +61,9 @@ class Ecc:
     def learn(self, history: Round, state: State) -> State:
         """Error-hours of past windows."""
         view = gpus(history.gpu, _NUMBERS)
-        frame = state.get("gpu")
-        delta, powered = _delta(view), _powered_h(view, history.window_s)
-        for t in np.unique(view.t_s):
-            here = np.flatnonzero(view.t_s == t)
-            keys = view.keys.gather(here)
-            remembered = memory.recall(frame, keys, (*growth.columns(), *_BANKS))
-            grew = np.where(np.isnan(delta[here]), np.nan, delta[here] > 0)
-            growth.advance(remembered, grew, powered[here], view.t_s[here], _PRIOR)
-            for b in _BANKS:
-                now = view.x[f"bank_remap_{b}_last"][here]
-                remembered[b] = np.where(np.isnan(now), remembered[b], now)
-            frame = memory.remember(frame, keys, remembered, float(t))
+        delta, banks = _delta(view), {b: view.x[f"bank_remap_{b}_last"] for b in _BANKS}
+        powered = _powered_h(view, history.window_s)
+        frame = growth.learn(state.get("gpu"), view, (*growth.columns(), *_BANKS), _grew(delta), powered, banks)
         return state if frame is None else {**state, "gpu": frame}
 
     def _growing(self, view: View, grown: Growth, delta: Floats, window_s: int) -> Iterator[Candidate]:
@@ -146,6 +137,10 @@ class Ecc:
 def _delta(view: View) -> Floats:
     volatile = view.x["ecc_sbe_volatile_delta"]
     return np.where(np.isnan(volatile), view.x["ecc_sbe_aggregate_delta"], volatile)
+
+
+def _grew(delta: Floats) -> Floats:
+    return np.where(np.isnan(delta), np.nan, delta > 0)
 
 
 def _powered_h(view: View, window_s: int) -> Floats:

@@ -8,14 +8,16 @@ given the entity's own history is negative binomial, and its upper tail is the p
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+import polars as pl
 
 from graynode.detectors.conformal import negative_binomial_tail
-from graynode.detectors.frames import Bools, Floats
-from graynode.detectors.memory import Arrays
+from graynode.detectors.frames import Bools, Floats, View, finite
+from graynode.detectors.memory import Arrays, recall, remember
 
 HOURS: Final = 24
 _FLEET_HOURS: Final = 5_000.0
@@ -67,6 +69,39 @@ def advance(memory: Arrays, grew: Floats, powered_h: Floats, now_s: Floats, prio
     for h in range(HOURS):
         memory[f"hits.{h}"], memory[f"powered.{h}"] = hits[:, h], powered[:, h]
     return _judge(hits, powered, past_hits, past_powered, hour, prior)
+
+
+def learn(
+    state: pl.DataFrame | None, view: View, columns: Sequence[str], grew: Floats, powered_h: Floats, last: Arrays
+) -> pl.DataFrame | None:
+    """A state frame (of ``columns``) with the error-hours and powered hours of past hour windows counted in.
+
+    ``last`` names further columns whose newest known value is remembered.
+    """
+    if not len(view):
+        return state
+    known = ~np.isnan(grew)
+    hours = pl.DataFrame(
+        {
+            "key": view.keys,
+            "t": view.t_s,
+            "past_hits": np.nan_to_num(grew) > 0,
+            "past_powered": np.where(known, powered_h, 0.0),
+            **last,
+        },
+        schema_overrides={"key": pl.String, "past_hits": pl.Float64},
+        strict=False,
+    ).sort("key", "t")
+    newest = [pl.col(c).fill_nan(None).drop_nulls().last().alias(c) for c in last]
+    sums = hours.group_by("key", maintain_order=True).agg(pl.col("past_hits", "past_powered").sum(), *newest)
+    keys = sums.get_column("key")
+    remembered = recall(state, keys, columns)
+    for c in ("past_hits", "past_powered"):
+        remembered[c] = np.nan_to_num(remembered[c]) + finite(sums.get_column(c))
+    for c in last:
+        now = finite(sums.get_column(c))
+        remembered[c] = np.where(np.isnan(now), remembered[c], now)
+    return remember(state, keys, remembered, float(view.t_s.max()))
 
 
 def fitted(history: Floats, history_h: Floats, prior: Prior) -> Prior:

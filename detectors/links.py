@@ -7,7 +7,7 @@ A link that was never seen active is nobody's fault: an empty cage is down for e
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import ClassVar, Final
 
 import numpy as np
@@ -49,11 +49,18 @@ _REMEMBERED: Final = (
 )  # fmt: skip
 
 
+_BOARDS: Final = ("most_active", "nvlinks.strikes", "nvlinks.since", *growth.columns())
+
+
 class Links:
     """The detector: ports from table ``link``, NVLink sums from table ``gpu``."""
 
     name: ClassVar[str] = "links"
     version: ClassVar[int] = 1
+    reads: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "link": (*(f"{e}_delta" for e in _ERRORS), "link_kind_last"),
+        "gpu": tuple(f"{e}_delta" for e in _NVLINK_ERRORS),
+    }
 
     def __init__(self, thresholds: Thresholds | None = None) -> None:
         self._thresholds = thresholds or shipped()
@@ -66,8 +73,7 @@ class Links:
         found = [*self._outages(view, ports, round_.window_s), *self._rates(view, ports, round_.window_s)]
         found += self._errors(view, ports, _total(view, _ERRORS), round_.window_s, "link_errors")
         boards = gpus(round_.gpu, _GPU_NUMBERS)
-        names = ("most_active", "nvlinks.strikes", "nvlinks.since", *growth.columns())
-        nvlinks = memory.recall(state.get("gpu"), boards.keys, names)
+        nvlinks = memory.recall(state.get("gpu"), boards.keys, _BOARDS)
         found += self._errors(boards, nvlinks, _total(boards, _NVLINK_ERRORS), round_.window_s, "nvlink_fault")
         found += self._nvlinks(boards, nvlinks, round_.window_s)
         after = {
@@ -75,6 +81,19 @@ class Links:
             "gpu": memory.remember(state.get("gpu"), boards.keys, nvlinks, now_s),
         }
         return Scored(findings.collect(self, round_, found), after)
+
+    def learn(self, history: Round, state: State) -> State:
+        """Error-hours of past windows."""
+        ports, boards = links(history.link, _LINK_NUMBERS), gpus(history.gpu, _GPU_NUMBERS)
+        hours, learnt = history.window_s / 3600.0, dict(state)
+        for name, view, columns, errors in (
+            ("link", ports, _REMEMBERED, _total(ports, _ERRORS)),
+            ("gpu", boards, _BOARDS, _total(boards, _NVLINK_ERRORS)),
+        ):
+            frame = growth.learn(state.get(name), view, columns, _grew(errors), np.full(len(view), hours), {})
+            if frame is not None:
+                learnt[name] = frame
+        return learnt
 
     def _outages(self, view: View, ports: memory.Arrays, window_s: int) -> Iterator[Candidate]:
         x = view.x
@@ -143,11 +162,14 @@ class Links:
         self, view: View, remembered: memory.Arrays, errors: Floats, window_s: int, cause: str
     ) -> Iterator[Candidate]:
         limit = self._thresholds.value(self.name, "errors", window_s)
-        grew = np.where(np.isnan(errors), np.nan, errors > 0)
-        grown = growth.advance(remembered, grew, np.full(len(view), window_s / 3600.0), view.t_s, _PRIOR)
+        grown = growth.advance(remembered, _grew(errors), np.full(len(view), window_s / 3600.0), view.t_s, _PRIOR)
         score = np.minimum(-np.log10(np.maximum(grown.p, 1e-300)), 300.0)
         for i in np.flatnonzero((errors > 0) & (score >= limit / 2)):
             yield link_words.errors(view, int(i), grown, float(errors[i]), float(score[i]), limit, cause)
+
+
+def _grew(errors: Floats) -> Floats:
+    return np.where(np.isnan(errors), np.nan, errors > 0)
 
 
 def _total(view: View, counters: tuple[str, ...]) -> Floats:

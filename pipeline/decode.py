@@ -1,8 +1,8 @@
 """Messages of a poll as one frame per table; what cannot be read costs only itself.
 
-Fast path: messages whose schema is byte for byte the same are joined under it and read at once. Streams of another
-contract version (missing or unknown columns, another order, narrower numbers) are read together too, by name. If a
-joined read fails, halves are tried until the hostile messages stand alone.
+Messages whose schema is byte for byte the same are joined column by column under it. So are those of another
+contract version (missing or unknown columns, another order, narrower numbers), as far as their columns are plain;
+the rest is read by name. If a joined read fails, halves are tried until the hostile messages stand alone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from graynode.pipeline import ipc_frames
+from graynode.pipeline import ipc_frames, ipc_join
 from graynode.pipeline.bus import Received
 from graynode.pipeline.codec import Unreadable, arrow_schema, unpack
 from graynode.pipeline.decode_json import decode_json
@@ -26,6 +26,9 @@ from graynode.pipeline.schema import TABLES
 
 SOURCE: Final = "_source"
 """Column added to every frame: index of the row's message in the poll."""
+_PLAIN: Final = (
+    pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.bool_(), pa.string(), pa.timestamp("us", tz="UTC"),
+)  # fmt: skip
 _KEYS: Final = ("ts", "cluster", "node_id")
 _OWN_ROWS_ONLY: Final = frozenset({"gpu", "link", "host"})
 """Tables whose rows must be of the machine that the message's key names: their order and windows hang on it."""
@@ -46,15 +49,16 @@ class Decoded:
 class _Part:
     index: int
     received: Received
-    batches: bytes
+    raw: bytes
+    batches: list[ipc_frames.Batch]
     rows: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """What a schema means for a table: read as it is, or by name."""
+    """What a schema means for a table; ``schema`` is set where all its columns are plain and can be joined."""
 
-    same: bool
+    schema: pa.Schema | None = None
     unknown: tuple[str, ...] = ()
     trouble: str = ""
 
@@ -77,7 +81,7 @@ def decode(received: Sequence[Received], wanted: Sequence[bool] | None = None) -
         except Unreadable as error:
             result.rejects[index] = str(error)
     for (table, schema), parts in groups.items():
-        found.setdefault(table, []).extend(_read_group(table, schema, parts, result))
+        found.setdefault(table, []).extend(_read_group(table, _shape(table, schema), parts, result))
     for table, frames in found.items():
         if frames:
             joined = frames[0] if len(frames) == 1 else pl.concat(frames).sort(SOURCE, maintain_order=True)
@@ -94,47 +98,53 @@ def _part(index: int, received: Received) -> tuple[str, bytes, _Part]:
         raise Unreadable(str(error)) from error
     if stream.rows != int(message.headers["rows"]):
         raise Unreadable(f"{stream.rows} rows where the header says {message.headers['rows']}")
-    return message.headers["table"], stream.schema, _Part(index, received, stream.batches, stream.rows)
+    return message.headers["table"], stream.schema, _Part(index, received, raw, stream.batches, stream.rows)
 
 
-def _read_group(table: str, schema: bytes, parts: list[_Part], result: Decoded) -> list[pl.DataFrame]:
-    shape = _shape(table, schema)
+def _read_group(table: str, shape: _Shape, parts: list[_Part], result: Decoded) -> list[pl.DataFrame]:
     if shape.trouble:
         result.rejects.update((part.index, shape.trouble) for part in parts)
         return []
     for column in shape.unknown:
         result.unknown_columns[f"{table}.{column}"] += len(parts)
-    return _read(table, schema, shape, parts, result)
+    return _read(table, shape, [part for part in parts if part.rows], result)
 
 
-def _read(table: str, schema: bytes, shape: _Shape, parts: list[_Part], result: Decoded) -> list[pl.DataFrame]:
+def _read(table: str, shape: _Shape, parts: list[_Part], result: Decoded) -> list[pl.DataFrame]:
     """The parts' rows; a part that spoils the whole is found by halving and rejected."""
-    parts = [part for part in parts if part.rows]
     if not parts:
         return []
-    stream = b"".join((schema, *(part.batches for part in parts), ipc_frames.END))
     try:
-        frame = pl.read_ipc_stream(stream) if shape.same else _by_name(table, stream)
-        frame = _placed(_checked(table, frame, parts), [(part.index, part.rows) for part in parts])
+        read = _joined(table, shape.schema, parts) if shape.schema is not None else _by_name(table, parts)
+        frame = _placed(_checked(table, read, parts), [(part.index, part.rows) for part in parts])
     except _UNREADABLE as error:
         if len(parts) > 1:
             half = len(parts) // 2
             sides = (parts[:half], parts[half:])
-            return [frame for side in sides for frame in _read(table, schema, shape, side, result)]
+            return [frame for side in sides for frame in _read(table, shape, side, result)]
         result.rejects[parts[0].index] = _reason(error)
         return []
     return [frame]
 
 
-def _by_name(table: str, stream: bytes) -> pl.DataFrame:
-    """Known columns only: columns of a newer version are never even built."""
-    known = frame_schema(table)
-    reader = pa.ipc.open_stream(stream)
-    included = [i for i, name in enumerate(reader.schema.names) if name in known]
-    options = pa.ipc.IpcReadOptions(included_fields=included)
-    read = pa.ipc.open_stream(stream, options=options).read_all()
-    read.validate(full=True)
-    frame = pl.from_arrow(read)
+def _joined(table: str, schema: pa.Schema, parts: list[_Part]) -> pl.DataFrame:
+    return _ours(table, ipc_join.join(schema, [batch for part in parts for batch in part.batches]))
+
+
+def _by_name(table: str, parts: list[_Part]) -> pl.DataFrame:
+    """Known columns only, message by message: columns of other types are never even built."""
+    known, read = arrow_schema(table), []
+    for part in parts:
+        names = pa.ipc.open_stream(part.raw).schema.names
+        included = [i for i, name in enumerate(names) if name in known.names]
+        one = pa.ipc.open_stream(part.raw, options=pa.ipc.IpcReadOptions(included_fields=included)).read_all()
+        one.validate(full=True)
+        read.append(one)
+    return _ours(table, pa.concat_tables(read))
+
+
+def _ours(table: str, read: pa.Table) -> pl.DataFrame:
+    frame = pl.from_arrow(read.select([name for name in read.column_names if name in frame_schema(table)]))
     assert isinstance(frame, pl.DataFrame)  # noqa: S101 (a table gives a frame; narrows the type)
     return conform(table, frame)
 
@@ -171,23 +181,20 @@ def _shape(table: str, schema: bytes) -> _Shape:
     try:
         seen = pa.ipc.read_schema(pa.py_buffer(schema))
     except (pa.ArrowException, OSError, ValueError) as error:
-        return _Shape(same=False, trouble=f"not an Arrow schema: {_reason(error)}")
+        return _Shape(trouble=f"not an Arrow schema: {_reason(error)}")
     ours = arrow_schema(table)
     if len(set(seen.names)) != len(seen.names):
-        return _Shape(same=False, trouble=f"{table}: a column name twice")
+        return _Shape(trouble=f"{table}: a column name twice")
     missing = [name for name in _KEYS if name not in seen.names]
     if missing:
-        return _Shape(same=False, trouble=f"{table}: no column {', '.join(missing)}")
+        return _Shape(trouble=f"{table}: no column {', '.join(missing)}")
     types: Mapping[str, pa.DataType] = {f.name: f.type for f in seen}
     for name, kind in types.items():
         if name in ours.names and not _fits(kind, ours.field(name).type):
-            return _Shape(
-                same=False, trouble=f"{table}.{name} is {kind} where the contract says {ours.field(name).type}"
-            )
-    return _Shape(
-        same=seen.equals(ours, check_metadata=False),
-        unknown=tuple(name for name in seen.names if name not in ours.names),
-    )
+            return _Shape(trouble=f"{table}.{name} is {kind} where the contract says {ours.field(name).type}")
+    plain = all(kind in _PLAIN for kind in types.values())
+    unknown = tuple(name for name in seen.names if name not in ours.names)
+    return _Shape(schema=seen.remove_metadata() if plain else None, unknown=unknown)
 
 
 def _fits(found: pa.DataType, wanted: pa.DataType) -> bool:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from graynode.pipeline.bus import BusUnavailable, OnAssigned, Partition
+from graynode.pipeline.kafka_client import connected
 from graynode.pipeline.kafka_consumer import KafkaBusConsumer
 from graynode.pipeline.kafka_errors import ours
 from graynode.pipeline.kafka_producer import KafkaBusProducer
@@ -75,9 +76,7 @@ class KafkaBus:
         with ours(self._settings, doing):
             from kafka import KafkaAdminClient
 
-            config = self._settings.client()
-            del config["metrics_enabled"]
-            admin = KafkaAdminClient(**config)
+            admin = connected(KafkaAdminClient, self._settings)
             try:
                 yield admin
             finally:

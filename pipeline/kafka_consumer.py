@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from graynode.pipeline.bus import BusUnavailable, OffsetGone, OnAssigned, Partition, Received
 from graynode.pipeline.codec import Message
+from graynode.pipeline.kafka_client import connected
 from graynode.pipeline.kafka_errors import ours
 from graynode.pipeline.kafka_settings import MAX_REQUEST_BYTES, KafkaSettings
 
@@ -157,8 +158,10 @@ class KafkaBusConsumer:
 def _client(settings: KafkaSettings, group: str) -> Any:
     from kafka import KafkaConsumer
 
-    return KafkaConsumer(
-        **settings.client(),
+    return connected(
+        KafkaConsumer,
+        settings,
+        metrics_enabled=False,
         group_id=group,
         enable_auto_commit=False,
         # "earliest" would jump over trimmed messages without a word; OffsetGone says it.

@@ -21,6 +21,7 @@ _SASL_HANDSHAKE: Final = (17, 1)
 _SASL_AUTHENTICATE: Final = (36, 0)
 _UNSUPPORTED_MECHANISM: Final = 33
 _MOST: Final = 1 << 20
+_NOT_TLS: Final = "this port may not speak TLS: correct bus.kafka.security or the port"
 
 
 def diagnose(settings: KafkaSettings, timeout_s: float = 5.0) -> BusUnavailable | BusRefused | None:
@@ -30,6 +31,14 @@ def diagnose(settings: KafkaSettings, timeout_s: float = 5.0) -> BusUnavailable 
         if problem:
             return problem
     return None
+
+
+def must_be_welcome(settings: KafkaSettings, timeout_s: float = 5.0) -> None:
+    """``BusRefused`` now, and not after a timeout, if every bootstrap server refuses us. One that is away may come."""
+    problems = [_try(settings, host, port, timeout_s) for host, port in settings.addresses()]
+    if problems and all(isinstance(problem, BusRefused) for problem in problems):
+        assert problems[0] is not None  # noqa: S101 (for the type checker)
+        raise problems[0]
 
 
 def _try(settings: KafkaSettings, host: str, port: int, timeout_s: float) -> BusUnavailable | BusRefused | None:
@@ -62,6 +71,8 @@ def _talk(settings: KafkaSettings, plain: socket.socket, host: str, where: str) 
         )
     except ssl.SSLError as error:
         return BusRefused(f"{where}: {_tls_reason(settings, error)}")
+    except ConnectionResetError:
+        return BusRefused(f"{where}: closed the connection at the TLS handshake; {_NOT_TLS}")
 
 
 def _tls_reason(settings: KafkaSettings, error: ssl.SSLError) -> str:
@@ -70,8 +81,8 @@ def _tls_reason(settings: KafkaSettings, error: ssl.SSLError) -> str:
         if settings.cert_file is None:
             return f"it asks for a client certificate ({reason}); set bus.kafka.cert_file and bus.kafka.key_file"
         return f"it refused our certificate {settings.cert_file} ({reason}); use one that its CA has signed"
-    if "wrong version" in reason or "record layer" in reason:
-        return f"this port does not speak TLS ({reason}); correct bus.kafka.security or the port"
+    if "wrong version" in reason or "record layer" in reason or "eof" in reason:
+        return f"{_NOT_TLS} ({reason})"
     return f"TLS failed ({reason})"
 
 

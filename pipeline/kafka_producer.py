@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from graynode.pipeline.bus import BusUnavailable, check_size
 from graynode.pipeline.codec import Message
+from graynode.pipeline.kafka_client import connected
 from graynode.pipeline.kafka_errors import ours
 from graynode.pipeline.kafka_settings import MAX_REQUEST_BYTES, KafkaSettings
 
@@ -92,8 +93,10 @@ class KafkaBusProducer:
         if self._client is None:
             from kafka import KafkaProducer
 
-            self._client = KafkaProducer(
-                **self._settings.client(),
+            self._client = connected(
+                KafkaProducer,
+                self._settings,
+                metrics_enabled=False,
                 enable_idempotence=True,
                 acks="all",
                 linger_ms=5,

@@ -90,7 +90,6 @@ class KafkaSettings:
             "bootstrap_timeout_ms": int(self.connect_timeout_s * 1000),
             # The client's own limit of 30 s between tries keeps it away long after the broker is back.
             "reconnect_backoff_max_ms": 500,
-            "metrics_enabled": False,
         }
         if self.tls:
             config["ssl_context"] = self.tls_context()

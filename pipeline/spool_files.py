@@ -58,7 +58,7 @@ def segments(root: Path, topic: str) -> list[Segment]:
     """The topic's segments with their sizes, oldest first; what vanishes meanwhile is left out."""
     starts = firsts(root, topic)
     found = []
-    for first, after in zip(starts, [*starts[1:], None], strict=True):
+    for first, after in zip(starts, [*starts[1:], None], strict=False):
         with contextlib.suppress(FileNotFoundError):
             stat = segment_path(root, topic, first).stat()
             found.append(Segment(topic, first, after, stat.st_size, stat.st_mtime))

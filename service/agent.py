@@ -15,8 +15,8 @@ from graynode.collectors.epoch import StateUnusable, lock_state, next_epoch
 from graynode.collectors.health import Health
 from graynode.collectors.identity import NoIdentity, Roots, resolve
 from graynode.pipeline.bus import BusRefused, BusUnavailable
-from graynode.service.agent_parts import driver_load, make_collectors, probes
-from graynode.service.agent_spool import Spool, health_of, open_spool, printing
+from graynode.service.agent_parts import driver_load, listeners, make_collectors, probes
+from graynode.service.agent_spool import BusHealth, Spool, open_spool, printing
 from graynode.service.config import Config, ConfigError
 
 
@@ -32,7 +32,8 @@ def run(config: Config, once: bool, dry_run: bool, stop: threading.Event, *, roo
             agent = _agent(config, machine, spool, 0 if dry_run else next_epoch(machine.state_dir))
             if not (once or dry_run):
                 _serve(config, agent, spool)
-            return 0 if (agent.once() if once else agent.run(stop)) else 1
+            sent = agent.once() if once else agent.run(stop)
+            return 0 if spool.finish(once) and sent else 1
     except (ConfigError, StateUnusable, NoIdentity, BusUnavailable, BusRefused) as error:
         print(f"graynode: {error}", file=sys.stderr)
     return 2
@@ -46,7 +47,8 @@ def _machine(config: Config, dry_run: bool, roots: Roots | None) -> Iterator[Mac
             # Sources keep their positions in the state folder; a look must not move those of the agent that runs.
             state_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="graynode-dry-run-")))
         stack.enter_context(lock_state(state_dir))
-        yield resolve(cluster=config.cluster, state_dir=state_dir, node_id=config.agent.node_id, node=config.agent.node)
+        said = config.agent
+        yield resolve(cluster=config.cluster, state_dir=state_dir, node_id=said.node_id, node=said.node, roots=roots)
 
 
 def _agent(config: Config, machine: Machine, spool: Spool, epoch: int) -> Agent:
@@ -60,10 +62,11 @@ def _agent(config: Config, machine: Machine, spool: Spool, epoch: int) -> Agent:
         epoch,
         settings=Settings(config.agent.batch_s, config.agent.deadline_s),
         driver_load=driver_load(collectors),
+        listeners=listeners(collectors),
         clock=clock,
         health=health,
     )
-    health.probes += [*probes(collectors), health_of(spool, agent.outbox)]
+    health.probes += [*probes(collectors), BusHealth(spool, agent)]
     return agent
 
 
@@ -78,7 +81,7 @@ def _serve(config: Config, agent: Agent, spool: Spool) -> None:
     REGISTRY.register(AgentMetrics(agent, spool.size_bytes))
     try:
         serve(listen)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, OverflowError) as error:
         raise ConfigError(
             f"agent.metrics_listen = {listen!r}: cannot listen there: {error}; choose another host:port, or '' for none"
         ) from error

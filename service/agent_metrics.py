@@ -91,7 +91,8 @@ class _Quiet(WSGIRequestHandler):
 
 
 def serve(listen: str, registry: CollectorRegistry = REGISTRY) -> int:
-    """Serve the page on ``host:port`` and give the port. ``OSError`` or ``ValueError`` where that cannot be.
+    """Serve the page on ``host:port`` and give the port. ``OSError``, ``ValueError`` or
+    ``OverflowError`` where that cannot be.
 
     prometheus_client's own server wakes twice a second to look whether it should end; on an idle node that was
     an eighth of the agent's budget. This one waits for a request and ends with the process.

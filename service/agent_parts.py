@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import structlog
 
 from graynode.collectors import COLLECTORS, load
-from graynode.collectors.base import Collector, Machine, NoSource
+from graynode.collectors.agent import Listener
+from graynode.collectors.base import Collector, Machine, NoSource, Rows
 from graynode.collectors.health import Health, Probe
 from graynode.service.config import Config, ConfigError
 
@@ -27,7 +29,22 @@ def _kernel_log(class_: Any, config: Config, machine: Machine, health: Health) -
     return made
 
 
-_MAKE: Final[Mapping[str, Make]] = {"host": _host, "kernel_log": _kernel_log}
+def _simulated(class_: Any, config: Config, machine: Machine, health: Health) -> Collector:  # noqa: ANN401
+    from graynode.collectors import faults
+
+    s = config.simulated
+    try:
+        if s.faults:
+            faults.read(s.faults, datetime.now(UTC))  # the collector reads it with the first round: too late to say
+        made: Collector = class_(
+            machine, nodes=s.nodes, gpus_per_node=s.gpus_per_node, seed=s.seed, faults_path=s.faults, start=s.start
+        )
+    except ValueError as error:
+        raise ConfigError(f"simulated: {error}") from error
+    return made
+
+
+_MAKE: Final[Mapping[str, Make]] = {"host": _host, "kernel_log": _kernel_log, "simulated": _simulated}
 """Collectors that want more than the machine; all others are made with it alone."""
 
 
@@ -57,9 +74,7 @@ def probes(collectors: Sequence[Collector]) -> list[Probe]:
     made: list[Probe] = []
     if "nvml" in found:
         nvml = found["nvml"]
-        made.append(lambda due: {
-            "nvml_up": nvml.nvml_up, "gpus_read": nvml.gpus_read, "nvml_call_max_ms": nvml.call_max_ms,
-        })  # fmt: skip
+        made.append(lambda due: nvml.host_fields())
     if "kernel_log" in found:
         log = found["kernel_log"]
         made.append(lambda due: {"kmsg_lost": log.lost})
@@ -71,3 +86,15 @@ def driver_load(collectors: Sequence[Collector]) -> Callable[[], int | None]:
     found: dict[str, Any] = {c.name: c for c in collectors}
     nvml = found.get("nvml")
     return lambda: getattr(nvml, "driver_load", None)
+
+
+def listeners(collectors: Sequence[Collector]) -> list[Listener]:
+    """Who wants to hear what the kernel log says: NVML's reader, for which it is the second witness of a loss."""
+    ears = [getattr(c, "note_kernel_events", None) for c in collectors]
+
+    def tell(collector: str, rows: Rows) -> None:
+        if collector == "kernel_log" and rows.get("event"):
+            for ear in filter(None, ears):
+                ear(rows["event"])
+
+    return [tell] if any(ears) else []

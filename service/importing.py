@@ -43,7 +43,8 @@ def run(config: Config, format: str, path: Path, lake: Lake | None = None) -> in
         others = ", ".join(name for name in FORMATS if name != format)
         raise ConfigError(f"{path}: is not {format}: {error}; other formats: {others}") from error
     try:
-        stored, there = store(lake or make_lake(config), chosen, parsed, hashlib.sha256(data).hexdigest())
+        mark = f"import/{format}/{cluster}/{hashlib.sha256(data).hexdigest()}"
+        stored, there = store(lake or make_lake(config), chosen, parsed, mark)
     except (LakeError, LakeTooNew) as error:
         raise ConfigError(str(error)) from error
     _say(path, chosen, cluster, parsed, stored, there)
@@ -66,9 +67,11 @@ def read(path: Path) -> bytes:
     return data
 
 
-def store(lake: Lake, chosen: Format, parsed: Parsed, digest: str) -> tuple[int, int]:
-    """Write what the lake lacks in one transaction; gives how many rows were stored and how many were there."""
-    mark = f"import/{chosen.name}/{digest}"
+def store(lake: Lake, chosen: Format, parsed: Parsed, mark: str) -> tuple[int, int]:
+    """Write what the lake lacks in one transaction that also holds ``mark``, the file's own application id.
+
+    Gives how many rows were stored and how many were there already.
+    """
     if lake.offset(chosen.table, mark) is not None:
         return 0, len(parsed.rows)
     if not parsed.rows:

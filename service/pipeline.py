@@ -43,11 +43,11 @@ def run(config: Config, stop: threading.Event) -> int:
     lake = make_lake(config)
     with ExitStack() as stack:
         try:
-            if not _prepare(lake, stop):
+            if not _prepare(config, lake, stop):
                 return 0
             if config.pipeline.maintain:
                 stack.callback(_maintain(lake, stop).join)
-            _serve(config, lake, stop)
+            carry(config, lambda: make_bus(config), lake, stop)
         except (LakeTooNew, SecondWriter, BusRefused, FloodStop) as error:
             _log.error("the pipeline stops", reason=str(error))
             stop.set()
@@ -55,14 +55,29 @@ def run(config: Config, stop: threading.Event) -> int:
     return 0
 
 
-def _prepare(lake: Lake, stop: threading.Event) -> bool:
-    """Make every table, so that each can be asked and holds its offsets; waits for a lake that is away."""
+def _prepare(config: Config, lake: Lake, stop: threading.Event) -> bool:
+    """Make every topic and table, so that each can be asked and holds its offsets; waits for what is away."""
 
     def make() -> None:
+        if config.bus.kind == "kafka":
+            _make_topics(config)
         for name in TABLES:
             lake.create(name)
 
     return _until_done(make, stop)
+
+
+def _make_topics(config: Config) -> None:
+    from graynode.pipeline.kafka import KafkaBus
+
+    bus, kafka = make_bus(config), config.bus.kafka
+    try:
+        made = bus.create_topics(kafka.partitions, kafka.replication) if isinstance(bus, KafkaBus) else []
+    except BusRefused as error:
+        _log.warning("topics are left to whoever runs the broker", reason=str(error))
+    else:
+        if made:
+            _log.info("topics made", topics=made)
 
 
 def _until_done(work: Callable[[], None], stop: threading.Event) -> bool:
@@ -106,14 +121,14 @@ def maintain(lake: Lake, stop: threading.Event, every_s: float = _MAINTAIN_S) ->
     lock.release()
 
 
-def _serve(config: Config, lake: Lake, stop: threading.Event) -> None:
+def carry(config: Config, make: Callable[[], Bus], lake: Lake, stop: threading.Event) -> None:
     """Sessions one after the other: a bus or lake that went away ends one, the next begins at the lake's offsets."""
     clashes = 0
 
     def session() -> None:
         nonlocal clashes
         try:
-            Session(config, make_bus(config), lake).run(stop)
+            Session(config, make(), lake).run(stop)
         except SecondWriter as error:
             clashes += 1
             if clashes >= _MOST_CLASHES or config.bus.kind == "spool":
@@ -127,8 +142,15 @@ def _serve(config: Config, lake: Lake, stop: threading.Event) -> None:
 class Session:
     """One membership of the group: from taking partitions to leaving them."""
 
-    def __init__(self, config: Config, bus: Bus, lake: Lake, clock: Callable[[], float] = time.monotonic) -> None:
-        self._config, self._bus, self._lake, self._clock = config, bus, lake, clock
+    def __init__(
+        self,
+        config: Config,
+        bus: Bus,
+        lake: Lake,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._config, self._bus, self._lake, self._clock, self._wall = config, bus, lake, clock, wall
 
     def run(self, stop: threading.Event) -> None:
         """Until ``stop``; ``BusUnavailable``/``LakeError`` end it early and nothing is lost by that."""
@@ -136,7 +158,8 @@ class Session:
         with ExitStack() as stack:
             producer = self._bus.producer()
             stack.callback(producer.close)
-            landing = Landing(self._lake, DeadLetters(producer), idle_commit_s=pipeline.idle_commit_s)
+            rejects, idle_s = DeadLetters(producer), pipeline.idle_commit_s
+            landing = Landing(self._lake, rejects, idle_commit_s=idle_s, clock=self._wall)
             consumer = self._bus.consumer(TOPICS, pipeline.group, landing.assigned)
             stack.callback(consumer.close)
             due = self._clock() + pipeline.commit_s

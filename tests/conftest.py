@@ -24,6 +24,8 @@ def cannot_run(suite: str, reason: str) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     # kafka-python reads its schemas in a way that the standard library warns of, in its own name.
     config.addinivalue_line("filterwarnings", "ignore:(open|read)_text is deprecated:DeprecationWarning")
+    # It leaves the socket of an attempt that found nobody to the garbage collector: never bound, so 0.0.0.0.
+    config.addinivalue_line("filterwarnings", r"ignore:unclosed <socket.*laddr=\('0.0.0.0':ResourceWarning")
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -48,6 +48,7 @@ def test_late_job_keeps_its_thread_and_the_others_go_on() -> None:
     crew = Crew(time.monotonic)
     crew.submit([before, stuck, after])
     assert crew.wait(0.05) == ["after", "stuck"]
+    assert crew.wait(10, but_for=["after", "stuck"]) == ["after", "stuck"]
     for _ in range(3):
         crew.submit([before, after])
         assert crew.wait(0.05) == ["stuck"]

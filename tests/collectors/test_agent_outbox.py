@@ -7,7 +7,7 @@ from agent_fakes import Sink
 from structlog.testing import capture_logs
 
 from graynode.collectors.outbox import Outbox
-from graynode.pipeline.bus import BusRefused, BusUnavailable
+from graynode.pipeline.bus import BusUnavailable, MessageRefused
 from graynode.pipeline.codec import Message, Origin, encode
 from graynode.pipeline.schema import EVENTS, SAMPLES
 
@@ -84,7 +84,7 @@ def test_events_go_last() -> None:
 def test_refused_message_costs_only_itself() -> None:
     """One message that the bus never takes does not hold up those around it, and is counted."""
     sink = Sink()
-    sink.refuse = lambda m: BusRefused("too large") if m.headers["seq"] == "3" else None
+    sink.refuse = lambda m: MessageRefused("too large") if m.headers["seq"] == "3" else None
     outbox = Outbox(sink)
     outbox.put([(SAMPLES, _message(n)) for n in range(6)])
     assert outbox.send()
@@ -97,7 +97,11 @@ def test_bus_going_away_in_the_middle_keeps_the_rest() -> None:
     sink = Sink()
     away = {"3"}
     sink.refuse = lambda m: (
-        BusRefused("no") if m.headers["seq"] == "1" else BusUnavailable("away") if m.headers["seq"] in away else None
+        MessageRefused("no")
+        if m.headers["seq"] == "1"
+        else BusUnavailable("away")
+        if m.headers["seq"] in away
+        else None
     )
     outbox = Outbox(sink)
     outbox.put([(SAMPLES, _message(n)) for n in range(5)])

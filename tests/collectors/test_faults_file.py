@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import contextlib
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from graynode.collectors import faults
-from graynode.collectors.faults import KINDS, FaultsError
 from hypothesis import given
 from hypothesis import strategies as st
+
+from graynode.collectors import faults
+from graynode.collectors.faults import KINDS, FaultsError
 
 NOW = datetime(2026, 11, 30, 10, 0, tzinfo=UTC)
 
@@ -97,7 +99,5 @@ def test_the_shipped_plan() -> None:
 @given(st.text(max_size=200))
 def test_any_text(text: str) -> None:
     """No text makes anything but a plan or the named error."""
-    try:
-        faults.parse(text, "f.toml", NOW)
-    except FaultsError as error:
-        assert str(error).startswith("f.toml")
+    with contextlib.suppress(FaultsError):
+        assert isinstance(faults.parse(text, "f.toml", NOW), faults.Plan)

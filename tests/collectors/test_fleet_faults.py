@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 import pytest
+from small_fleet import NOW, ago, fleet, synchronous_job
+
 from graynode.collectors import faults
 from graynode.collectors.faults import FaultsError
 from graynode.collectors.fleet import Fleet, Spec
 from graynode.collectors.fleet_windows import history
-from small_fleet import NOW, ago, fleet, synchronous_job
 
 HOUR = 3600.0
 
@@ -46,7 +47,7 @@ def _struck(kind: str, more: str = "", start: str = "-1h", place: str = "gpu") -
 def test_a_slow_gpu_slows_its_job_and_only_its_clock_tells() -> None:
     """The slowest rank sets every rank's step: tensor activity falls on all alike, all stay at full utilisation, the
     others draw less as they wait; the clock falls on the culprit alone."""
-    of, job, culprit = _struck("slow_gpu", "size = 0.15")
+    _, job, culprit = _struck("slow_gpu", "size = 0.15")
     others = job.filter(pl.col("gpu_uuid") != culprit)
     falls = [_change(job, "tensor_active_ratio_mean", uuid) for uuid in job["gpu_uuid"].unique()]
     assert max(falls) < 0.95
@@ -68,9 +69,9 @@ def test_a_healthy_job_is_steady() -> None:
 
 def test_blocked_cooling_throttles() -> None:
     """A GPU that cannot be cooled grows hot, is held down by software thermal slowdown, and says for how long."""
-    of, job, culprit = _struck("thermal", "size = 45")
+    _, job, culprit = _struck("thermal", "size = 45")
     hot = job.filter((pl.col("gpu_uuid") == culprit) & (pl.col("ts") >= ago(0.9 * HOUR)))
-    cool = job.filter((pl.col("gpu_uuid") != culprit))
+    cool = job.filter(pl.col("gpu_uuid") != culprit)
     assert hot["temp_c_mean"].mean() > cool["temp_c_mean"].max()
     assert hot["sw_thermal_s"].mean() == pytest.approx(30.0, abs=3)
     assert (hot["throttle_sw_thermal_ns_delta"] / 1e9 - hot["sw_thermal_s"]).abs().max() < 1e-3
@@ -80,7 +81,7 @@ def test_blocked_cooling_throttles() -> None:
 
 def test_a_power_brake_holds_the_whole_node() -> None:
     """The brake is the node's: all its GPUs lose clock and power, none of the job's other nodes does."""
-    of, job, culprit = _struck("power_brake", "size = 0.5", place="node")
+    _, job, culprit = _struck("power_brake", "size = 0.5", place="node")
     node = job.filter(pl.col("gpu_uuid") == culprit)["node"][0]
     late = job.filter(pl.col("ts") >= ago(HOUR))
     assert late.filter(pl.col("node") == node)["hw_power_brake_s"].min() == 30
@@ -92,7 +93,7 @@ def test_a_power_brake_holds_the_whole_node() -> None:
 
 def test_lost_lanes() -> None:
     """The width falls to the fault's size and replays begin; a generation is held down where the fault says so."""
-    of, job, culprit = _struck("pcie_width", "size = 4\ngen = 3")
+    _, job, culprit = _struck("pcie_width", "size = 4\ngen = 3")
     late = job.filter(pl.col("ts") >= ago(HOUR))
     one, others = late.filter(pl.col("gpu_uuid") == culprit), late.filter(pl.col("gpu_uuid") != culprit)
     assert one["pcie_width_last"].unique().to_list() == [4]
@@ -159,7 +160,7 @@ def test_a_flapping_port_and_one_that_is_down() -> None:
 
 def test_a_stuck_sensor_repeats_itself() -> None:
     """The sensor shows the value of its first moment for as long as the fault lasts, whatever the GPU does."""
-    of, job, culprit = _struck("stuck_sensor", 'signal = "power_w"\nduration = "30m"', start="-1h")
+    _, job, culprit = _struck("stuck_sensor", 'signal = "power_w"\nduration = "30m"', start="-1h")
     one = job.filter(pl.col("gpu_uuid") == culprit).sort("ts")
     inside = one.filter(pl.col("ts").is_between(ago(HOUR), ago(HOUR / 2), closed="left"))
     assert inside["power_w_mean"].n_unique() == 1
@@ -174,7 +175,7 @@ def test_a_lost_gpu_vanishes() -> None:
     rows = gpus.filter(pl.col("node") == "sim-001").group_by("gpu_index").agg(pl.col("ts"))
     lost = set(rows.row(by_predicate=pl.col("gpu_index") == 6, named=True)["ts"])
     assert not any(ago(HOUR) <= ts < ago(HOUR / 2) for ts in lost)
-    assert {ts for ts in rows.row(by_predicate=pl.col("gpu_index") == 5, named=True)["ts"]} > lost
+    assert set(rows.row(by_predicate=pl.col("gpu_index") == 5, named=True)["ts"]) > lost
     assert any(ts > ago(HOUR / 2) for ts in lost)
     host = _windows(of, "host", HOUR).filter(pl.col("node") == "sim-001").sort("ts")
     assert host["gpus_read_max"][10] == 7

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
+from small_fleet import fleet
+
 from graynode.collectors.faults import Fault
 from graynode.collectors.fleet_jobs import WORKS, schedule
-from small_fleet import fleet
 
 DAY = 86400.0
 
@@ -21,7 +24,7 @@ def test_no_gpu_works_for_two(nodes: int) -> None:
             busy.setdefault(g, []).append((job.start, job.end))
     for times in busy.values():
         times.sort()
-        assert all(a[1] <= b[0] for a, b in zip(times, times[1:], strict=False))
+        assert all(a[1] <= b[0] for a, b in pairwise(times))
 
 
 def test_a_longer_horizon_only_adds() -> None:

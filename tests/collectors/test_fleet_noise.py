@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import numpy as np
-from graynode.collectors.fleet_noise import ar1, normal, uniform
-from graynode.collectors.fleet_steps import Jumps, Steps
 from hypothesis import given
 from hypothesis import strategies as st
+
+from graynode.collectors.fleet_noise import ar1, normal, uniform
+from graynode.collectors.fleet_steps import Jumps, Steps
 
 
 def test_noise_is_where_it_stands() -> None:

@@ -60,6 +60,18 @@ def test_no_gpu_at_all(tmp_path: Path) -> None:
         alone.close()
 
 
+def test_no_gpu_listed_though_there_are_some(tmp_path: Path) -> None:
+    """NVML that lists none of the GPUs on the bus is blind, until it lists them."""
+    with rig(tmp_path) as node:
+        node.scenario.set("gpus", 0, "sys").write()
+        (event,) = events(node.round())
+        assert event["kind"] == "nvml_blind"
+        assert "PCI lists 2" in event["message"]
+        node.scenario.set("gpus", 2, "sys").write()
+        rows = node.until(lambda r: "gpu" in r)
+        assert [e["kind"] for e in events(rows)] == ["nvml_back"]
+
+
 def test_driver_and_library_differ(tmp_path: Path) -> None:
     """A driver replaced under a loaded module is blindness from start on, and told once."""
     with rig(tmp_path) as node:

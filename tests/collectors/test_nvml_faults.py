@@ -139,7 +139,46 @@ def test_gpu_without_handle_at_start(tmp_path: Path) -> None:
         assert node.collector.gpus_read == 2
         node.scenario.unset("handle", 1).write()
         rows = node.until(lambda r: len(r.get("gpu", ())) == 3)
+        assert [(e["kind"], e["gpu_uuid"]) for e in events(rows)] == [("nvml_back", node.scenario.uuid(1))]
         assert quality(rows, node.scenario.uuid(1))["*"][0] == "measured"
+
+
+def test_gpu_of_somebody_else(tmp_path: Path) -> None:
+    """A GPU whose handle is not permitted is no trouble: told once, and the reader is not started anew for it."""
+    with rig(tmp_path, record=True) as node:
+        node.scenario.error("handle", standin.NO_PERMISSION, 1).write()
+        rows = node.round()
+        assert not events(rows)
+        assert quality(rows, node.scenario.bus(1))["*"][0] == "not_permitted"
+        for _ in range(3):
+            rows = node.round()
+            assert not events(rows)
+            assert "quality" not in rows
+        assert sum(key == "init" for key, _, _ in standin.called(node.calls)) == 1
+
+
+def test_old_line_of_the_kernel_log_is_no_witness(tmp_path: Path) -> None:
+    """What the kernel log said of a GPU that was read for a minute since does not make a later hiccup a loss."""
+    with rig(tmp_path) as node:
+        node.round()
+        node.collector.note_kernel_events([{"kind": "gpu_off_bus", "pci_bus_id": node.scenario.bus(1)}])
+        for _ in range(60):
+            node.round(1)
+        node.scenario.set("lost", 1, 1).write()
+        assert [e["kind"] for e in events(node.round(1))] == ["nvml_blind"]
+
+
+def test_another_gpu_in_the_slot(tmp_path: Path) -> None:
+    """A GPU that was replaced by another at its address is not missed, and the new one is taken in."""
+    with rig(tmp_path) as node:
+        node.round()
+        node.scenario.set("uuid", "GPU-new", 1).error("power", 1).write()
+        node.round(1)
+        node.scenario.set("power", 100_000).write()
+        rows = node.until(lambda r: "gpu" in r)
+        assert samples(rows).keys() == {node.scenario.uuid(0), "GPU-new"}
+        assert [e["kind"] for e in events(rows)] == ["nvml_back"]
+        assert not events(node.round())
 
 
 def test_gpu_not_listed_any_more(tmp_path: Path) -> None:

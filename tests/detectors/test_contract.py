@@ -1,7 +1,8 @@
-"""One suite over every detector: pure, order-free, bounded, repeatable, quiet on healthy GPUs, and it finds its fault."""
+"""One suite over every detector: pure, order-free, bounded, repeatable, quiet on healthy GPUs, finds its fault."""
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -81,8 +82,15 @@ def cluster(name: str, faults: dict[str, Change] | None = None) -> Cluster:
     return Cluster(nodes=32 if name == "forest" else 8, nodes_per_job=8, **(faults or {}))  # type: ignore[arg-type]
 
 
-def primed(detector: Detector, c: Cluster) -> State:
-    return detector.learn(c.history(step_h=12), {}) if isinstance(detector, Learner) else {}
+def primed(name: str, c: Cluster) -> State:
+    return _primed(name, c.nodes, c.gpus, c.nodes_per_job)
+
+
+@functools.cache
+def _primed(name: str, nodes: int, gpus: int, nodes_per_job: int) -> State:
+    detector = make(name)
+    history = Cluster(nodes, gpus, nodes_per_job=nodes_per_job).history(step_h=12)
+    return detector.learn(history, {}) if isinstance(detector, Learner) else {}
 
 
 def play(detector: Detector, rounds: Any, state: State) -> tuple[pl.DataFrame, State]:
@@ -98,7 +106,7 @@ def play(detector: Detector, rounds: Any, state: State) -> tuple[pl.DataFrame, S
 def healthy(request: pytest.FixtureRequest) -> tuple[str, pl.DataFrame, State, list[State]]:
     """Two hours of healthy windows, the state after them and states on the way."""
     detector, c = make(request.param), cluster(request.param)
-    state, states, found = primed(detector, c), [], []
+    state, states, found = primed(request.param, c), [], []
     for round_ in c.rounds(180):
         scored = detector.score(round_, state)
         state = scored.state
@@ -138,7 +146,7 @@ def faulty(request: pytest.FixtureRequest) -> tuple[str, pl.DataFrame]:
     """All findings of a run with the detector's own fault in it."""
     faults, windows = FAULTS[request.param]
     detector, c = make(request.param), cluster(request.param, faults)
-    found, _ = play(detector, c.rounds(windows), primed(detector, c))
+    found, _ = play(detector, c.rounds(windows), primed(request.param, c))
     return request.param, found
 
 
@@ -172,7 +180,7 @@ def test_the_order_of_rows_does_not_matter_and_twice_is_the_same(name: str) -> N
     faults, windows = FAULTS[name]
     windows = min(windows, 40)
     c = cluster(name, faults)
-    rounds, state = list(c.rounds(windows)), primed(make(name), c)
+    rounds, state = list(c.rounds(windows)), primed(name, c)
     before = {n: f.clone() for n, f in state.items()}
     first, first_state = play(make(name), rounds, state)
     again, again_state = play(make(name), rounds, state)
@@ -227,7 +235,7 @@ def _strange(r: Round, change: str) -> Round:
 def test_strange_frames_have_a_defined_answer(name: str, change: str) -> None:
     """Nothing raises, nothing pages, and healthy windows afterwards are quiet, whatever one window looked like."""
     detector, c = make(name), Cluster(nodes=4, nodes_per_job=2)
-    state = primed(detector, c)
+    state = primed(name, c)
     rounds = list(c.rounds(8))
     odd = [_strange(r, change) if 2 <= w < 5 else r for w, r in enumerate(rounds)]
     with np.errstate(all="raise", under="ignore"):
@@ -243,7 +251,7 @@ def test_one_gpu_or_two_alone_are_never_told_by_comparison(name: str) -> None:
     """A machine without peers: nobody can say which of two is odd."""
     for gpus in (1, 2):
         detector, c = make(name), Cluster(nodes=1, gpus=gpus, nodes_per_job=1)
-        found, _ = play(detector, c.rounds(30), primed(detector, c))
+        found, _ = play(detector, c.rounds(30), primed(name, c))
         assert found.filter(TOLD).is_empty()
 
 
@@ -263,6 +271,6 @@ def test_a_shift_of_everything_is_one_finding_and_not_forty(name: str) -> None:
                 c[k][:] = calm[k] * share if share is not None else np.full(n, one[k][SICK])
 
     detector, c = make(name), cluster(name, {"gpu_fault": everywhere})
-    found, _ = play(detector, c.rounds(min(windows, 120)), primed(detector, c))
+    found, _ = play(detector, c.rounds(min(windows, 120)), primed(name, c))
     per_round = found.filter(TOLD).group_by("ts").len()
     assert per_round.is_empty() or per_round.get_column("len").max() == 1

@@ -96,7 +96,9 @@ def landing(lake: Lake, now: float = 0, rejects: Rejected | None = None, **setti
     return Landing(lake, rejects or Rejected(), clock=lambda: at(now).timestamp(), **settings)
 
 
-def land(lake_path: Path | str, log: Log, *, chunks: Sequence[int] = (), now: float = 10_000, finish: bool = True) -> Lake:
+def land(
+    lake_path: Path | str, log: Log, *, chunks: Sequence[int] = (), now: float = 10_000, finish: bool = True
+) -> Lake:
     """Carry a whole log to the lake in polls of these sizes (then the rest), closing all windows at the end."""
     lake = Lake(str(lake_path))
     carrier = landing(lake, now)

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import polars as pl
+
 from graynode.detectors.base import Round
 
 START = datetime(2026, 3, 2, 6, 0, tzinfo=UTC)
@@ -60,12 +61,24 @@ class Cluster:
         for w in range(first, first + count):
             yield self.round(w, start + timedelta(seconds=w * window_s), window_s)
 
+    @staticmethod
+    def start_of(w: int, window_s: int = 30) -> datetime:
+        """Start of window ``w``."""
+        return START + timedelta(seconds=w * window_s)
+
     def round(self, w: int, start: datetime, window_s: int = 30) -> Round:
         """One window."""
         return Round(
-            start, window_s, self._gpu(w, start, window_s), self._link(w, start, window_s), self._host(w, start, window_s),
-            EMPTY, EMPTY, EMPTY, EMPTY,
-        )  # fmt: skip
+            start,
+            window_s,
+            self._gpu(w, start, window_s),
+            self._link(w, start, window_s),
+            self._host(w, start, window_s),
+            EMPTY,
+            EMPTY,
+            EMPTY,
+            EMPTY,
+        )
 
     def history(self, days: int = 35, before: datetime = START, step_h: int = 6) -> Round:
         """Hour windows of past days, without the faults."""
@@ -85,38 +98,67 @@ class Cluster:
         power = 640.0 * np.exp(rng.normal(0, 0.01, n))
         temp = 30 + 0.05 * power + self.temp_offset + rng.normal(0, 0.5, n)
         c: Columns = {
-            "sm_clock_mhz_mean": clock, "mem_clock_mhz_mean": np.full(n, 2619.0), "power_w_mean": power, "temp_c_mean": temp,
-            "mem_temp_c_mean": temp + 8 + rng.normal(0, 0.5, n), "temp_margin_c_min": np.full(n, 20.0),
-            "gpu_util_percent_mean": np.full(n, 99.0), "gpu_idle_s": np.zeros(n), "hw_power_brake_s": np.zeros(n),
-            "hw_thermal_s": np.zeros(n), "sw_thermal_s": np.zeros(n),
+            "sm_clock_mhz_mean": clock,
+            "mem_clock_mhz_mean": np.full(n, 2619.0),
+            "power_w_mean": power,
+            "temp_c_mean": temp,
+            "mem_temp_c_mean": temp + 8 + rng.normal(0, 0.5, n),
+            "temp_margin_c_min": np.full(n, 20.0),
+            "gpu_util_percent_mean": np.full(n, 99.0),
+            "gpu_idle_s": np.zeros(n),
+            "hw_power_brake_s": np.zeros(n),
+            "hw_thermal_s": np.zeros(n),
+            "sw_thermal_s": np.zeros(n),
             **{f"throttle_{t}_ns_delta": np.zeros(n) for t in ("hw_power_brake", "hw_thermal", "sw_thermal")},
-            "power_limit_enforced_w_last": np.full(n, 700.0) if w % 2 == 0 else np.full(n, np.nan), "mig_mode_last": np.zeros(n),
-            "pcie_width_last": np.full(n, 16.0), "pcie_width_max_last": np.full(n, 16.0), "pcie_gen_last": np.full(n, 5.0),
-            "pcie_gen_max_last": np.full(n, 5.0), "pcie_replays_delta": np.zeros(n),
-            "ecc_sbe_volatile_delta": np.zeros(n), "ecc_sbe_aggregate_delta": np.zeros(n), "ecc_sbe_aggregate_last": np.zeros(n),
-            "bank_remap_max_last": np.full(n, 640.0), "bank_remap_high_last": np.zeros(n), "bank_remap_partial_last": np.zeros(n),
-            "bank_remap_low_last": np.zeros(n), "bank_remap_none_last": np.zeros(n),
-            "nvlink_links_active_last": np.full(n, 18.0), "nvlink_links_inactive_last": np.zeros(n),
-            "nvlink_crc_flit_errors_delta": np.zeros(n), "sm_active_ratio_mean": np.full(n, 0.8) + rng.normal(0, 0.01, n),
+            "power_limit_enforced_w_last": np.full(n, 700.0) if w % 2 == 0 else np.full(n, np.nan),
+            "mig_mode_last": np.zeros(n),
+            "pcie_width_last": np.full(n, 16.0),
+            "pcie_width_max_last": np.full(n, 16.0),
+            "pcie_gen_last": np.full(n, 5.0),
+            "pcie_gen_max_last": np.full(n, 5.0),
+            "pcie_replays_delta": np.zeros(n),
+            "ecc_sbe_volatile_delta": np.zeros(n),
+            "ecc_sbe_aggregate_delta": np.zeros(n),
+            "ecc_sbe_aggregate_last": np.zeros(n),
+            "bank_remap_max_last": np.full(n, 640.0),
+            "bank_remap_high_last": np.zeros(n),
+            "bank_remap_partial_last": np.zeros(n),
+            "bank_remap_low_last": np.zeros(n),
+            "bank_remap_none_last": np.zeros(n),
+            "nvlink_links_active_last": np.full(n, 18.0),
+            "nvlink_links_inactive_last": np.zeros(n),
+            "nvlink_crc_flit_errors_delta": np.zeros(n),
+            "sm_active_ratio_mean": np.full(n, 0.8) + rng.normal(0, 0.01, n),
             "dram_active_ratio_mean": np.full(n, 0.5) + rng.normal(0, 0.01, n),
-            "samples": np.full(n, float(window_s)), "samples_expected": np.full(n, float(window_s)),
-        }  # fmt: skip
+            "samples": np.full(n, float(window_s)),
+            "samples_expected": np.full(n, float(window_s)),
+        }
         self.gpu_fault(w, c)
         job = [f"job-{i // self.nodes_per_job}" for i in node] if self.with_jobs else [None] * n
         texts = {
-            "gpu_uuid": self.uuids, "gpu_model_last": ["NVIDIA H100 80GB HBM3"] * n, "job_id_last": job, "job_role_last": ["train"] * n,
-            "pci_bus_id_last": [f"0000:{17 + i % self.gpus:02x}:00.0" for i in range(n)], "mig_instance": [None] * n,
-        }  # fmt: skip
+            "gpu_uuid": self.uuids,
+            "gpu_model_last": ["NVIDIA H100 80GB HBM3"] * n,
+            "job_id_last": job,
+            "job_role_last": ["train"] * n,
+            "pci_bus_id_last": [f"0000:{17 + i % self.gpus:02x}:00.0" for i in range(n)],
+            "mig_instance": [None] * n,
+        }
         return _frame(start, node, texts, c)
 
     def _link(self, w: int, start: datetime, window_s: int) -> pl.DataFrame:
         n = self.nodes * self.ports
         node = np.arange(n) // self.ports
         c: Columns = {
-            "state": np.array(["active"] * n, dtype=object), "rate_gbps_mean": np.full(n, 400.0), "down_s_sum": np.zeros(n), "outage_s_max": np.zeros(n), "downs_sum": np.zeros(n),
-            "symbol_errors_delta": np.zeros(n), "link_downed_delta": np.zeros(n),
-            "samples": np.full(n, float(window_s)), "samples_expected": np.full(n, float(window_s)),
-        }  # fmt: skip
+            "state": np.array(["active"] * n, dtype=object),
+            "rate_gbps_mean": np.full(n, 400.0),
+            "down_s_sum": np.zeros(n),
+            "outage_s_max": np.zeros(n),
+            "downs_sum": np.zeros(n),
+            "symbol_errors_delta": np.zeros(n),
+            "link_downed_delta": np.zeros(n),
+            "samples": np.full(n, float(window_s)),
+            "samples_expected": np.full(n, float(window_s)),
+        }
         self.link_fault(w, c)
         state = list(c.pop("state"))
         texts = {
@@ -130,11 +172,15 @@ class Cluster:
     def _host(self, w: int, start: datetime, window_s: int) -> pl.DataFrame:
         n, rng = self.nodes, self._rng
         c: Columns = {
-            "samples": np.full(n, float(window_s)), "samples_expected": np.full(n, float(window_s)),
-            "samples_expected_sum": np.full(n, 4.0 * window_s), "samples_taken_sum": np.full(n, 4.0 * window_s),
-            "gpus_expected_mean": np.full(n, float(self.gpus)), "gpus_read_mean": np.full(n, float(self.gpus)),
-            "nvml_up_last": np.ones(n), "nvml_call_max_ms_mean": 3.0 * np.exp(rng.normal(0, 0.1, n)),
-        }  # fmt: skip
+            "samples": np.full(n, float(window_s)),
+            "samples_expected": np.full(n, float(window_s)),
+            "samples_expected_sum": np.full(n, 4.0 * window_s),
+            "samples_taken_sum": np.full(n, 4.0 * window_s),
+            "gpus_expected_mean": np.full(n, float(self.gpus)),
+            "gpus_read_mean": np.full(n, float(self.gpus)),
+            "nvml_up_last": np.ones(n),
+            "nvml_call_max_ms_mean": 3.0 * np.exp(rng.normal(0, 0.1, n)),
+        }
         self.host_fault(w, c)
         return _frame(start, np.arange(n), {"driver_version_last": ["580.65.06"] * n}, c)
 

@@ -30,7 +30,7 @@ import sys
 from pathlib import Path
 from graynode.pipeline.codec import Message
 from graynode.pipeline.spool import SpoolBus
-producer = SpoolBus(Path(sys.argv[1]), 4 << 20).producer()
+producer = SpoolBus(Path(sys.argv[1]), 64 << 20).producer()
 first, epoch = int(sys.argv[2]), sys.argv[3]
 for seq in range(first, first + 1_000_000, 7):
     producer.send("graynode.events", [

@@ -1,0 +1,149 @@
+"""Links: contiguous outages against the collective's timeout, the sum of pieces, flaps, errors, rate and NVLinks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+import polars as pl
+from window_rounds import Cluster, Columns
+
+from graynode.detectors.base import TOLD, State
+from graynode.detectors.links import Links
+
+PORT = 2
+"""Row of port mlx5_0/1 of node 1."""
+
+
+def told(c: Cluster, windows: int, state: State | None = None) -> pl.DataFrame:
+    detector, held, found = Links(), state or {}, []
+    for round_ in c.rounds(windows):
+        scored = detector.score(round_, held)
+        held = scored.state
+        found.append(scored.findings)
+    return pl.concat(found).filter(TOLD)
+
+
+def outages(pieces: Sequence[tuple[int, float, float]]) -> Cluster:
+    """Window, seconds down in it, the outage's length so far."""
+
+    def fault(w: int, c: Columns) -> None:
+        for window, down_s, outage_s in pieces:
+            if w == window:
+                c["down_s_sum"][PORT], c["outage_s_max"][PORT] = down_s, outage_s
+                c["downs_sum"][PORT] = 0.0 if outage_s > down_s else 1.0
+
+    return Cluster(nodes=4, link_fault=fault)
+
+
+def test_nine_seconds_in_pieces_eight_at_once_and_thirty_one_at_once_are_three_findings() -> None:
+    """No piece of the first ends a job; the second ends those before NCCL 2.23, the third all of them."""
+    pieces = told(outages([(5, 3.0, 3.0), (45, 3.0, 3.0), (85, 3.0, 3.0)]), 100)
+    at_once = told(outages([(5, 8.0, 8.0)]), 20)
+    long = told(outages([(5, 20.0, 20.0), (6, 11.0, 31.0)]), 20)
+    said = [
+        (f.tail(1)["signal"][0], f.tail(1)["cause"][0], f.tail(1)["severity"][0], f.tail(1)["value"][0])
+        for f in (pieces, at_once, long)
+    ]
+    assert said == [
+        ("down_in_pieces", "link_flap", "ticket", 9.0),
+        ("outage_7s", "link_down", "ticket", 8.0),
+        ("outage_30s", "link_down", "page", 31.0),
+    ]
+    assert "in pieces of at most 3 s" in pieces["message"][0]
+    assert "NCCL jobs before 2.23" in at_once["message"][0]
+    assert "every NCCL job" in long.tail(1)["message"][0]
+    assert set(pl.concat([pieces, at_once, long]).get_column("link")) == {"mlx5_0/1"}
+    assert set(pl.concat([pieces, at_once, long]).get_column("node")) == {"node001"}
+
+
+def test_nine_seconds_spread_over_more_than_an_hour_are_not_told() -> None:
+    """The sum is that of the last hour."""
+    assert told(outages([(0, 3.0, 3.0), (130, 3.0, 3.0), (260, 3.0, 3.0)]), 270).is_empty()
+
+
+def test_three_short_drops_in_ten_minutes_are_a_flap() -> None:
+    """However short they are."""
+    found = told(outages([(2, 1.0, 1.0), (8, 1.0, 1.0), (14, 1.0, 1.0)]), 20)
+    assert set(found.get_column("signal")) == {"flap"}
+    assert set(found.get_column("cause")) == {"link_flap"}
+
+
+def test_a_port_that_never_was_active_is_nobody_s_fault() -> None:
+    """An empty cage is down for ever and says nothing."""
+
+    def empty_cage(_: int, c: Columns) -> None:
+        c["state"][PORT] = "down"
+        c["down_s_sum"][PORT], c["outage_s_max"][PORT] = 30.0, 86_400.0
+
+    assert told(Cluster(nodes=4, link_fault=empty_cage), 20).is_empty()
+
+
+def test_a_port_that_was_active_and_stays_down_is_told_while_it_is() -> None:
+    """Since when stays the first second of it."""
+
+    def pulled(w: int, c: Columns) -> None:
+        if w >= 3:
+            c["state"][PORT] = "down"
+            c["down_s_sum"][PORT], c["outage_s_max"][PORT] = 30.0, 30.0 * (w - 2)
+
+    found = told(Cluster(nodes=4, link_fault=pulled), 10)
+    assert found.height == 7
+    assert found.get_column("since").n_unique() == 1
+
+
+def test_a_port_at_half_of_its_rate_is_told_even_if_it_never_was_faster_here() -> None:
+    """The same port of the other nodes says what it should be."""
+
+    def slow(_: int, c: Columns) -> None:
+        c["rate_gbps_mean"][PORT] = 200.0
+
+    found = told(Cluster(nodes=5, link_fault=slow), 8)
+    assert set(found.get_column("signal")) == {"rate"}
+    assert set(found.get_column("baseline")) == {400.0}
+    assert set(found.get_column("peers")) == {4}
+
+
+def test_errors_of_a_link_that_always_had_some_are_not_news_and_those_of_a_clean_one_are() -> None:
+    """Counted in hours with errors, against the link's own past and the fleet's."""
+
+    def errors(w: int, c: Columns) -> None:
+        c["symbol_errors_delta"][0] = 5.0  # this one in every hour of its life
+        if w >= 0:
+            c["symbol_errors_delta"][PORT] = 5.0
+
+    c = Cluster(nodes=4, link_fault=errors)
+    past = [c.round(w, c.start_of(w, 3600), 3600) for w in range(-24 * 30, 0)]
+    frames = {t: pl.concat([getattr(r, t) for r in past]) for t in ("gpu", "link", "host")}
+    state = Links().learn(replace(past[0], **frames), {})
+    found = []
+    for w in range(12):
+        scored = Links().score(c.round(w, c.start_of(w, 3600), 3600), state)
+        state = scored.state
+        found.append(scored.findings.filter(TOLD))
+    told_errors = pl.concat(found)
+    assert set(told_errors.get_column("link")) == {"mlx5_0/1"}
+    assert set(told_errors.get_column("node")) == {"node001"}
+    assert set(told_errors.get_column("cause")) == {"link_errors"}
+    assert told_errors.get_column("p_value").max() <= 1e-6  # type: ignore[operator]
+
+
+def test_a_lost_nvlink_is_told_on_its_gpu_and_a_sleeping_one_is_not() -> None:
+    """Compared with what was active before; sleep is a power state."""
+
+    def lost(w: int, c: Columns) -> None:
+        if w >= 4:
+            c["nvlink_links_active_last"][3], c["nvlink_links_inactive_last"][3] = 17.0, 1.0
+            c["nvlink_links_active_last"][5] = 16.0  # two asleep, none inactive
+
+    found = told(Cluster(nodes=2, gpu_fault=lost), 12)
+    assert set(found.get_column("gpu_uuid")) == {"GPU-000-3"}
+    assert set(found.get_column("cause")) == {"nvlink_fault"}
+
+
+def test_an_entity_s_other_signals_stay_in_the_evidence_of_its_one_finding() -> None:
+    """One finding per link and window; nothing that was seen is lost."""
+    found = told(outages([(2, 10.0, 10.0), (6, 10.0, 10.0), (10, 10.0, 10.0)]), 12).tail(1)
+    assert found["signal"][0] == "outage_7s"
+    assert [o["signal"] for o in json.loads(found["evidence"][0])["also"]] == ["flap"]

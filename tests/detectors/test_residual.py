@@ -1,0 +1,77 @@
+"""Peers, leave-one-out medians and robust z."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from window_rounds import Cluster
+
+from graynode.detectors import residual
+from graynode.detectors.frames import codes, gpus
+
+VALUES = st.lists(
+    st.tuples(st.integers(-1, 3), st.one_of(st.just(float("nan")), st.floats(-1e6, 1e6, allow_nan=False))), max_size=40
+)
+
+
+@settings(deadline=None)
+@given(VALUES)
+def test_leave_one_out_median_is_the_median_of_the_others(rows: list[tuple[int, float]]) -> None:
+    """Compared with the definition, for any groups, missing values and ties."""
+    groups = np.array([g for g, _ in rows], dtype=np.int64)
+    values = np.array([v for _, v in rows], dtype=np.float64)
+    median, others = residual.leave_one_out_median(values, groups)
+    for i, (g, v) in enumerate(rows):
+        rest = [w for j, (h, w) in enumerate(rows) if j != i and h == g and not np.isnan(w)]
+        if np.isnan(v) or g < 0 or not rest:
+            assert np.isnan(median[i])
+            continue
+        assert others[i] == len(rest)
+        assert np.isclose(median[i], np.median(rest))
+
+
+def test_one_slow_gpu_does_not_move_its_own_measure() -> None:
+    """With itself in the median of four, half of its slowness would vanish; left out, none does."""
+    x = np.log([1000.0, 1000.0, 1000.0, 900.0])
+    excess = residual.against_peers(x, residual.Peers(np.zeros(4, dtype=np.int64), np.zeros(4, dtype=np.int64))).excess
+    assert np.isclose(excess[3], np.log(0.9))
+    assert np.allclose(excess[:3], 0)
+
+
+def test_peers_are_job_and_role_and_where_no_job_is_known_the_node_with_a_warning() -> None:
+    """Without jobs the comparison stays on the node, and says that it is weak."""
+    with_jobs, without = Cluster(nodes=4, nodes_per_job=2), Cluster(nodes=4, with_jobs=False)
+    view = gpus(next(with_jobs.rounds(1)).gpu, ("sm_clock_mhz_mean",))
+    r = residual.against_peers(view.x["sm_clock_mhz_mean"], residual.peers(view))
+    assert set(r.peers) == {15}
+    assert not r.wide.any()
+    view = gpus(next(without.rounds(1)).gpu, ("sm_clock_mhz_mean",))
+    r = residual.against_peers(view.x["sm_clock_mhz_mean"], residual.peers(view))
+    assert set(r.peers) == {7}
+    assert r.wide.all()
+
+
+def test_with_two_peers_nobody_can_say_who_is_odd() -> None:
+    """Three GPUs are too few: the answer is "cannot tell"."""
+    groups = residual.Peers(np.zeros(3, dtype=np.int64), np.zeros(3, dtype=np.int64))
+    assert np.isnan(residual.against_peers(np.array([1.0, 1.0, 5.0]), groups).excess).all()
+
+
+def test_codes_are_equal_exactly_where_all_columns_are() -> None:
+    """Null is a value of its own, save in the first column, where it means "no group"."""
+    a, b = pl.Series(["x", "x", "y", None, "x"]), pl.Series(["1", None, "1", "1", "1"])
+    code = codes(a, b)
+    assert code[0] == code[4]
+    assert len({code[0], code[1], code[2]}) == 3
+    assert code[3] == -1
+
+
+def test_robust_z_needs_more_than_a_difference_in_the_last_digit() -> None:
+    """Peers that agree exactly do not make a microscopic difference infinite: the MAD has a floor."""
+    values = np.array([1.0] * 9 + [1.0001])
+    z, excess, peers = residual.robust_z(values, np.zeros(10, dtype=np.int64), floor=0.002)
+    assert np.isclose(z[9], 0.6745 * 0.0001 / 0.002)
+    assert np.isclose(excess[9], 0.0001)
+    assert peers[9] == 9
