@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Final
@@ -60,7 +60,7 @@ class Nvml:
         self._read_classes: set[int] = set()
         self._blind_since: float | None = None
         self._blind_why = ""
-        self._line_told = False
+        self._heard: deque[Row] = deque()
         self._unseen: list[tuple[Known, wire.Unseen]] = []
         self.nvml_up: bool | None = None
         """Whether NVML answered in the last round; ``None`` before the first."""
@@ -84,13 +84,11 @@ class Nvml:
         return known | ({"driver_version": self.driver_version} if self.driver_version else {})
 
     def note_kernel_events(self, rows: Iterable[Row]) -> None:
-        """What the kernel log said, as its collector tells it: the second witness, and loads of the driver."""
-        for row in rows:
-            bus, kind = row.get("pci_bus_id"), row.get("kind")
-            if bus and (kind == "gpu_off_bus" or (kind == "xid" and row.get("code") == _OFF_BUS_XID)):
-                self._presence.kernel_says(bus, str(row.get("message") or kind))
-            elif kind == "nvrm_load" and isinstance(row.get("ts"), datetime):
-                self._line_told |= self._load.load_line(row["ts"], self._now())
+        """What the kernel log said, as its collector tells it: the second witness, and loads of the driver.
+
+        From any thread; heard in the next round.
+        """
+        self._heard.extend(rows)
 
     def collect(self, round_: Round) -> Rows:
         """Samples, and what has changed. While NVML is blind there are none, and that is told once.
@@ -100,9 +98,9 @@ class Nvml:
         started = self._monotonic()
         self._owed |= round_.due
         outcome = self._session.round(self._owed, started + self._deadline_s)
+        loaded = self._hear()
         teller = Teller(self._machine, self._load.current, round_.ts)
-        if self._line_told:
-            self._line_told = False
+        if loaded:
             self._reloaded(teller, "the kernel log says that the driver was loaded")
         if outcome.hello is not None:
             self._greet(outcome.hello)
@@ -121,6 +119,18 @@ class Nvml:
     def close(self) -> None:
         """End the child."""
         self._session.close()
+
+    def _hear(self) -> bool:
+        """Take in what the kernel log said; true if it was that the driver was loaded anew."""
+        loaded = False
+        while self._heard:
+            row = self._heard.popleft()
+            bus, kind = row.get("pci_bus_id"), row.get("kind")
+            if bus and (kind == "gpu_off_bus" or (kind == "xid" and row.get("code") == _OFF_BUS_XID)):
+                self._presence.kernel_says(bus, str(row.get("message") or kind))
+            elif kind == "nvrm_load" and isinstance(row.get("ts"), datetime):
+                loaded |= self._load.load_line(row["ts"], self._now())
+        return loaded
 
     # --- no answer -----------------------------------------------------------------------------------------
 

@@ -89,7 +89,8 @@ class Child:
             self._close_page()
             raise
         os.set_blocking(self._out, False)
-        self.send(setup)
+        with contextlib.suppress(ChildEnded):  # one that is gone already says so when it is listened to
+            self.send(setup)
 
     def send(self, message: wire.Setup | wire.Ask) -> None:
         """Send a frame; ``ChildEnded`` if nobody reads any more. Frames are small, so this never waits."""
@@ -159,6 +160,7 @@ class Child:
         return subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             env=dict(env), pass_fds=(self._page_fd,), bufsize=0,
+            start_new_session=True,
         )  # fmt: skip
 
     @property

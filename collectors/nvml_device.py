@@ -86,7 +86,7 @@ class Device:
     def read(self, due: frozenset[int]) -> Read:
         """The round's readings. A GPU in trouble is tried again, from its handle on, with the 10 s class."""
         if self._trouble is not None and _RETRY not in due:
-            return self._in_trouble(self._trouble)
+            return self._in_trouble(self._trouble, 0.0)
         self._watch.max_s = 0.0
         try:
             if self._trouble is not None:
@@ -94,7 +94,7 @@ class Device:
             read = self._read(due)
         except GpuTrouble as trouble:
             self._trouble = trouble
-            return self._in_trouble(trouble)
+            return self._in_trouble(trouble, self._watch.max_s)
         self._trouble = None
         return read
 
@@ -147,8 +147,8 @@ class Device:
         parts = [Part(gi, readings.read(due)) for gi, readings in self._parts.items()]
         return Read(self.gpu.slot, 0, "", self._watch.max_s * 1e3, values, changed, parts, facts)
 
-    def _in_trouble(self, trouble: GpuTrouble) -> Read:
-        return Read(self.gpu.slot, trouble.code, trouble.where, self._watch.max_s * 1e3, {}, {})
+    def _in_trouble(self, trouble: GpuTrouble, max_s: float) -> Read:
+        return Read(self.gpu.slot, trouble.code, trouble.where, max_s * 1e3, {}, {})
 
     # --- what changes rarely ---------------------------------------------------------------------------------
 

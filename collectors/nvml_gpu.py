@@ -18,6 +18,8 @@ from graynode.collectors.nvml_wire import NO_FIELD_ID, NOT_AVAILABLE, mark
 
 Values = dict[str, int | float]
 _clock: Final = time.perf_counter
+_BAD_PAIR: Final = 2
+"""INVALID_ARGUMENT of GPM speaks of two samples, not of support: the next pair may be good."""
 
 
 class NvmlGone(Exception):
@@ -251,7 +253,7 @@ class Readings:
             got, codes = self._gpm.read()
         except NVMLError as error:
             code = watch.failed(error, "nvmlGpmSampleGet")
-            if code in SETTLED:
+            if code in SETTLED and code != _BAD_PAIR:
                 self._gpm_on = False
                 self._plans.clear()
                 self.close()

@@ -120,6 +120,8 @@ class Presence:
         for key in [k for k, known in self.gpus.items() if known.gpu.bus == gpu.bus and k != gpu.uuid]:
             del self.gpus[key]
         known = self.gpus.setdefault(gpu.uuid, nameless or Known(gpu))
+        if gpu.index < 0:  # found by its address; it keeps the index under which it was listed
+            gpu.index = known.gpu.index
         known.gpu = gpu
         return known
 

@@ -27,6 +27,9 @@ _PR_SET_PDEATHSIG: Final = 1
 
 def main() -> None:
     """Serve rounds until stdin ends. Arguments: the parent's process id, and the shared page's descriptor."""
+    # a terminal or a service manager signals the whole group; this process ends when its parent lets it go
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     parent, page = int(sys.argv[1]), mmap.mmap(int(sys.argv[2]), wire.PROGRESS_SIZE)
     end_with(parent)
     Reader(0, 1, page).run()

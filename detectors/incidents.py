@@ -54,6 +54,7 @@ class _Case:
     count: int = 0
     reopened: int = 0
     seen: dict[str, None] = field(default_factory=dict)
+    restored: bool = False
 
     @property
     def resolved(self) -> bool:
@@ -158,7 +159,7 @@ class Incidents:
             entries = ev.load([{"signal": row["cause"], "since": since, "last": since}])
         ids = ev.array(row.get("finding_ids"))
         self._cases[_key(row)] = _Case(
-            row, entries, row["ts"], row.get("count") or 0, reopened, dict.fromkeys(str(i) for i in ids)
+            row, entries, row["ts"], row.get("count") or 0, reopened, dict.fromkeys(str(i) for i in ids), restored=True
         )
 
     def _take(self, key: tuple[str, str], finding: ev.Finding, now: datetime) -> bool | None:
@@ -166,8 +167,8 @@ class Incidents:
         case = self._cases.get(key)
         new = ev.entry(finding)
         identity = str(finding.get("finding_id"))
-        if case is not None and (identity in case.seen or (case.resolved and new["last"] <= case.latest)):
-            return None  # computed again after a restart
+        if case is not None and _known(case, identity, new):
+            return None
         if finding.get("live") is False or ((case is None or case.resolved) and not self._opens(new, now)):
             return None
         if case is None:
@@ -227,6 +228,18 @@ class Incidents:
         told["evidence"] = ev.dump(case.entries)
         case.told = told
         return dict(told)
+
+
+def _known(case: _Case, identity: str, new: ev.Entry) -> bool:
+    """Whether a finding was taken in before: rounds are computed again, and events read again, after a restart.
+
+    Only the latest ids survive a restart; beyond them, what is not newer than its own entry is known.
+    """
+    if identity in case.seen or (case.resolved and new["last"] <= case.latest):
+        return True
+    return case.restored and any(
+        e["signal"] == new["signal"] and ev.same_entity(e, new) and new["last"] <= e["last"] for e in case.entries
+    )
 
 
 def _key(row: Mapping[str, Any]) -> tuple[str, str]:

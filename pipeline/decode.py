@@ -179,9 +179,12 @@ def _placed(frame: pl.DataFrame, rows: list[tuple[int, int]]) -> pl.DataFrame:
 @functools.lru_cache(maxsize=256)
 def _shape(table: str, schema: bytes) -> _Shape:
     try:
-        seen = pa.ipc.read_schema(pa.py_buffer(schema))
-    except (pa.ArrowException, OSError, ValueError) as error:
+        return _shape_of(table, pa.ipc.read_schema(pa.py_buffer(schema)))
+    except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: names that are no UTF-8
         return _Shape(trouble=f"not an Arrow schema: {_reason(error)}")
+
+
+def _shape_of(table: str, seen: pa.Schema) -> _Shape:
     ours = arrow_schema(table)
     if len(set(seen.names)) != len(seen.names):
         return _Shape(trouble=f"{table}: a column name twice")

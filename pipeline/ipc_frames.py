@@ -101,8 +101,6 @@ def _batch(raw: bytes, body: int, size: int, header: int) -> Batch:
     nodes, buffers = (_pairs(raw, _field(raw, header, slot)) for slot in (1, 2))
     if rows < 0 or (buffers < 0).any() or ((buffers[:, 0] + buffers[:, 1]) > size).any() or (buffers > size).any():
         raise Malformed(f"a record batch of {rows} rows with buffers outside its body")
-    if (nodes[:, 0] != rows).any() or (nodes[:, 1] < 0).any() or (nodes[:, 1] > rows).any():
-        raise Malformed(f"a record batch of {rows} rows with columns of another length")
     return Batch(raw, body, size, rows, nodes, buffers)
 
 

@@ -51,6 +51,9 @@ def join(schema: pa.Schema, batches: Sequence[Batch]) -> pa.Table:
     for batch in batches:
         if len(batch.nodes) != len(columns) or len(batch.buffers) != buffers:
             raise Malformed(f"{len(batch.nodes)} columns, {len(batch.buffers)} buffers do not fit the schema")
+        lengths, absent = batch.nodes[:, 0], batch.nodes[:, 1]
+        if (lengths != batch.rows).any() or (absent < 0).any() or (absent > batch.rows).any():
+            raise Malformed(f"a record batch of {batch.rows} rows with columns of another length")
     batches = [batch for batch in batches if batch.rows]
     if not batches:
         return pa.table({})

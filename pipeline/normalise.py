@@ -124,12 +124,10 @@ class Normaliser:
         entity = ENTITY_COLUMN[table]
         who = [*dict.fromkeys(["cluster", "node_id", "node", "boot_id", entity])]
         rows = done.frame.select(SOURCE, "ts", *who, pl.col(f.name).alias("value")).with_columns(bad.alias("bad"))
-        known = self._bad.get((table, f.name), {})
-        if known:
-            names = [key[3] for key in known]
-            rows = rows.filter(pl.col("bad") | (pl.col(entity).is_in(names) & pl.col("value").is_not_null()))
-        else:
-            rows = rows.filter("bad")
+        names = {key[3] for key in self._bad.get((table, f.name), {})}
+        names |= {name or "" for name in rows.filter("bad")[entity].unique().to_list()}
+        concerned = pl.col(entity).fill_null("").is_in(list(names)) & pl.col("value").is_not_null()
+        rows = rows.filter(pl.col("bad") | concerned)
         if rows.height == 0:
             return
         order = [SOURCE, entity, "bad"]

@@ -33,6 +33,7 @@ class Forwarding:
         self, spool: Bus, target: Bus, prepare: Callable[[], object], topics: Sequence[str] = (EVENTS, SAMPLES)
     ) -> None:
         self._prepare, self._lock, self._prepared = prepare, threading.Lock(), False
+        self._away, self._away_at = "", float("-inf")
         self._ending = threading.Event()
         self._lines = {topic: _Line(Forwarder(spool, target, topic), self) for topic in topics}
         for line in self._lines.values():
@@ -61,21 +62,25 @@ class Forwarding:
     @property
     def trouble(self) -> str:
         """Why messages are held in the spool now; empty when they are not."""
-        return next((t for t in (line.forwarder.forwarded.trouble for line in self._lines.values()) if t), "")
+        told = [self._away, *(line.forwarder.forwarded.trouble for line in self._lines.values())]
+        return next(filter(None, told), "")
 
-    def prepare(self) -> None:
-        """Once for all topics. What is not permitted to us is someone else's work."""
+    def prepare(self) -> bool:
+        """Once for all topics; false if the target is away. What is not permitted to us is someone else's work."""
         with self._lock:
-            if self._prepared:
-                return
+            if self._prepared or time.monotonic() - self._away_at < _FIRST_WAIT_S:
+                return self._prepared
             try:
                 self._prepare()
             except BusRefused as refused:
                 _log.info("topics are not made by this agent", reason=str(refused))
             except BusUnavailable as away:
-                _log.debug("topics cannot be made yet", reason=str(away))
-                return
-            self._prepared = True
+                if not self._away:
+                    _log.warning("the broker is away; messages are kept in the spool", reason=str(away))
+                self._away, self._away_at = str(away), time.monotonic()
+                return False
+            self._prepared, self._away = True, ""
+            return True
 
     def finish(self, timeout_s: float) -> bool:
         """Forward what the spool holds, then end; false if something is left there for the next start."""
@@ -116,7 +121,8 @@ class _Line(threading.Thread):
             self.forwarder.close()
 
     def _drain(self) -> bool:
-        self._whole.prepare()
+        if not self._whole.prepare():
+            return False
         while self.forwarder.step():
             pass
         return not self.forwarder.forwarded.trouble

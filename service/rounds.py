@@ -25,6 +25,7 @@ _KEYS: Final = {
     "link": ("ts", "cluster", "node_id", "node", "boot_id", "link", "samples"),
     "host": ("ts", "cluster", "node_id", "node", "boot_id", "samples"),
 }
+_ORDER: Final = {"gpu": ("gpu_uuid",), "link": ("node_id", "link"), "host": ("node_id",)}
 HISTORY_D: Final = 35
 
 
@@ -102,7 +103,7 @@ class Rounds:
         step = timedelta(seconds=self.window_s)
         count = int((until - since) / step)
         until = since + count * step
-        frames = {t: self._split(self._read(f"{t}_{self.window}", since, until)) for t in _TABLES}
+        frames = {t: self._split(self._read(f"{t}_{self.window}", since, until), _ORDER[t]) for t in _TABLES}
         events = self._read("event", since, until) if self.lake.exists("event") else pl.DataFrame()
         valid = {t: self._read(t, None, until) for t in ("inventory", "quality")}
         probes = self._new_probes(until)
@@ -153,9 +154,9 @@ class Rounds:
         return rows.filter(pl.col("cluster") == self.cluster)
 
     @staticmethod
-    def _split(rows: pl.DataFrame) -> tuple[dict[datetime, pl.DataFrame], pl.DataFrame]:
-        """Windows by their start, as slices of one sorted frame."""
-        ordered = rows.sort("ts")
+    def _split(rows: pl.DataFrame, order: tuple[str, ...]) -> tuple[dict[datetime, pl.DataFrame], pl.DataFrame]:
+        """Windows by their start, as slices of one frame in the order that detectors want."""
+        ordered = rows.sort("ts", *order)
         counts = ordered.get_column("ts").rle().struct.unnest() if ordered.height else None
         split: dict[datetime, pl.DataFrame] = {}
         offset = 0

@@ -240,6 +240,7 @@ def test_hung_gpu_is_left_and_the_others_go_on(tmp_path: Path) -> None:
         rows = node.until(lambda r: "gpu" in r, 1)
         assert [e["kind"] for e in events(rows)] == ["nvml_back"]
         assert samples(rows).keys() == {node.scenario.uuid(g) for g in (0, 1, 3)}
+        assert [r["gpu_index"] for r in rows["gpu"]] == [0, 1, 3]
         assert node.collector.nvml_up is True
         assert not events(node.round(1))
 

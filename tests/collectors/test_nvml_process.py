@@ -16,6 +16,7 @@ from nvml_rig import rig
 
 from graynode.collectors.agent import Agent, Settings
 from graynode.collectors.health import children
+from graynode.collectors.nvml_patience import Pause
 
 pytestmark = pytest.mark.nvml
 
@@ -80,6 +81,32 @@ def test_the_child_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
         assert alive(reader)
         assert len(node.round(1)["gpu"]) == 2
         assert readers(os.getpid()) == [reader]
+
+
+def test_signals_to_the_group_do_not_end_the_child(tmp_path: Path) -> None:
+    """Ctrl-C and a service manager signal every process; the last round must not look like a failure of NVML."""
+    with rig(tmp_path) as node:
+        node.round()
+        (reader,) = readers(os.getpid())
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(reader, number)
+        assert len(node.round(1)["gpu"]) == 2
+        assert readers(os.getpid()) == [reader]
+
+
+def test_pauses_double_up_to_the_longest() -> None:
+    """Between children that fail the pause doubles, up to the longest, and begins anew after a success."""
+    pause, now, begun = Pause((1.0, 5.0)), 100.0, []
+    for _ in range(5):
+        assert pause.over(now)
+        pause.begin(now)
+        length = next(s / 10 for s in range(1, 100) if pause.over(now + s / 10))
+        begun.append(length)
+        now += length
+    assert begun == [1, 2, 4, 5, 5]
+    pause.reset()
+    pause.begin(now)
+    assert pause.over(now + 1)
 
 
 def test_a_hung_gpu_in_the_agent(tmp_path: Path) -> None:

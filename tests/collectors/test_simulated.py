@@ -193,7 +193,7 @@ def test_without_a_start_the_first_round_is_now(tmp_path: Path) -> None:
 
 def test_long_after_the_start(tmp_path: Path) -> None:
     """The fleet goes on past what was drawn at the start; jobs are still queued and run."""
-    collector = _collector(tmp_path)
+    collector = _collector(tmp_path, nodes=8)
     collector.collect(_round(1))
     states: Counter[str] = Counter()
     for hour in range(160, 240):
@@ -201,7 +201,7 @@ def test_long_after_the_start(tmp_path: Path) -> None:
         states.update(row["state"] for row in rows.get("job", ()))
     assert states["queued"] > 5
     assert states["running"] > 5
-    again = _collector(tmp_path).collect(_round(240 * 3600.0))  # a restart after ten days takes up the same fleet
+    again = _collector(tmp_path, nodes=8).collect(_round(240 * 3600.0))  # a restart after ten days takes up the same fleet
     busy = {row["job_id"] for row in again["gpu"]} - {None}
     assert busy
     assert busy == {row["job_id"] for row in collector.collect(_round(240 * 3600.0))["gpu"]} - {None}

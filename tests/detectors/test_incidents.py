@@ -247,6 +247,18 @@ def test_restored_resolutions_are_remembered() -> None:
     assert states(after.tick(at(3000 + 2400))) == [("resolved", 5)]
 
 
+@pytest.mark.parametrize("over", [False, True])
+def test_what_is_computed_again_after_a_restart_is_known(over: bool) -> None:
+    """A revision names its latest 50 findings; the hundred before them say nothing new either."""
+    rows = [finding(i * 30) for i in range(150)]
+    before = Incidents("test", resolve_after_s=600)
+    revisions = before.add(rows, at(4500)) + (before.tick(at(9000)) if over else [])
+    after = Incidents("test", resolve_after_s=600)
+    after.restore(revisions)
+    assert after.add(rows, at(9001)) == []
+    assert [states(after.add([row], at(9001))) for row in rows] == [[]] * 150
+
+
 @pytest.mark.parametrize("evidence", ["{broken", None, "17", '[{"since": "never"}]'])
 def test_a_revision_with_unreadable_evidence_is_still_an_incident(evidence: str | None) -> None:
     """What cannot be read of it costs its details only."""

@@ -109,6 +109,12 @@ def test_throttling_counts_by_persistence(column: str, need: int, signal: str, c
     assert told[0][1]["cause"] == cause
 
 
+def test_a_window_without_an_answer_does_not_break_the_row() -> None:
+    """Two windows of power brake, one that could not be read, one more: three in a row of those that speak."""
+    gap = only("hw_power_brake_s", lambda w: float("nan") if w == 2 else 30.0)
+    assert signals(played(Cluster(nodes=2, gpu_fault=gap).rounds(5))) == [(3, "power_brake")]
+
+
 def test_thermal_six_of_ten_minutes() -> None:
     """Slowdown in three windows of five, for ten minutes, is told; in one of two with pauses it is not."""
     often = only("hw_thermal_s", lambda w: 30.0 if w % 5 < 3 else 0.0)

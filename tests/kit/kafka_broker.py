@@ -15,6 +15,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -124,6 +125,8 @@ class Broker:
 
     def start(self, timeout_s: float = 60.0) -> None:
         """Start with the storage as it is, and return when the first listener answers."""
+        # The kernel sends the signal at the end of the thread that started the broker, not of the process.
+        lasting = threading.current_thread() is threading.main_thread()
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._java("kafka.Kafka", str(self._config)),
@@ -131,7 +134,7 @@ class Broker:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=_end_with_parent,
+                preexec_fn=_end_with_parent if lasting else None,
             )
         deadline = time.monotonic() + timeout_s
         while not self._answers():
