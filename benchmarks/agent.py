@@ -1,9 +1,12 @@
 """The agent's budget: 8 GPUs at 1 Hz must cost at most 1 % of one core and 110 MiB.
 
-    python benchmarks/agent.py --seconds 60
+    python benchmarks/agent.py --seconds 60          # the budget: batches to a spool on this disk
+    python benchmarks/agent.py --seconds 60 --kafka  # the same with a real broker behind the spool (no limit is set)
+
+Run it on a quiet machine: pages that other Python processes share make PSS look smaller than on a node.
 
 The whole agent runs as it does on a node: NVML by the real pynvml over the stand-in library, the InfiniBand tree of
-an H100 node, a kernel log that grows by a line a second, this machine's /proc; batches to a spool on this disk.
+an H100 node, a kernel log that grows by a line a second, this machine's /proc.
 CPU is user and system time of the agent and its children from /proc/<pid>/stat, over whole 10 s periods after a
 warm-up; memory is PSS of the process tree from smaps_rollup, the largest of readings every 5 s.
 """
@@ -11,6 +14,7 @@ warm-up; memory is PSS of the process tree from smaps_rollup, the largest of rea
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -78,7 +82,7 @@ def child(folder: Path) -> int:
     return agent.run(load(folder / "graynode.toml", env={}), False, False, stop_on_signals(), roots=roots)
 
 
-def prepare(folder: Path, collectors: list[str]) -> None:
+def prepare(folder: Path, collectors: list[str], bootstrap: str = "") -> None:
     """Configuration and files of the node."""
     for kind in ("infiniband", "net"):
         (folder / "sys/class").mkdir(parents=True, exist_ok=True)
@@ -89,6 +93,7 @@ def prepare(folder: Path, collectors: list[str]) -> None:
         'cluster = "bench"\n[agent]\nnode_id = "bench-1"\nmetrics_listen = "127.0.0.1:0"\n'
         f'state_dir = "{folder}/state"\ncollectors = {json.dumps(collectors)}\nkmsg = "{folder}/kmsg"\n'
         f'[bus]\nspool_dir = "{folder}/bus"\n'
+        + (f'kind = "kafka"\n[bus.kafka]\nbootstrap = "{bootstrap}"\n' if bootstrap else "")
     )
 
 
@@ -109,7 +114,8 @@ def environment(folder: Path) -> dict[str, str]:
 
     scenario = nvml_standin.h100(folder / "scenario", gpus=8)
     scenario.write()
-    return nvml_standin.build(ROOT / ".cache").env(scenario.path)
+    env: dict[str, str] = nvml_standin.build(ROOT / ".cache").env(scenario.path)
+    return env
 
 
 def measure(pid: int, seconds: float) -> tuple[float, list[Reading]]:
@@ -124,12 +130,12 @@ def measure(pid: int, seconds: float) -> tuple[float, list[Reading]]:
     return 100 * (readings[-1].cpu_s - readings[0].cpu_s) / wall, readings
 
 
-def rows_per_second(folder: Path, seconds: float) -> dict[str, float]:
+def rows_per_second(spool: Path, seconds: float) -> dict[str, float]:
     """What arrived in the spool, so that nobody measures an agent that does nothing."""
     from graynode.pipeline.schema import EVENTS, SAMPLES
     from graynode.pipeline.spool import SpoolBus
 
-    consumer = SpoolBus(folder / "bus", 1 << 30).consumer([SAMPLES, EVENTS], "bench")
+    consumer = SpoolBus(spool, 1 << 30).consumer([SAMPLES, EVENTS], "bench")
     counts: dict[str, float] = {}
     while received := consumer.poll(0.2):
         for one in received:
@@ -165,28 +171,45 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--collectors", default="nvml,kernel_log,infiniband,host")
+    parser.add_argument("--kafka", action="store_true", help="a real broker behind the spool")
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:
         return child(given.child)
-    collectors = given.collectors.split(",")
-    with tempfile.TemporaryDirectory(prefix="graynode-bench-") as name:
-        folder = Path(name)
-        prepare(folder, collectors)
-        env = environment(folder) if "nvml" in collectors else None
-        began = time.monotonic()
-        command = [sys.executable, "-I", __file__, "--child", str(folder)]
-        agent = subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL)
-        stop = threading.Event()
-        threading.Thread(target=grow_log, args=(folder / "kmsg", stop), daemon=True).start()
-        try:
-            percent, readings = measure(agent.pid, given.seconds)
-        finally:
-            stop.set()
-            agent.send_signal(signal.SIGTERM)
-            agent.wait(20)
-        counts = rows_per_second(folder, time.monotonic() - began)
-    return 0 if report(percent, readings, counts, given.seconds) else 1
+    with tempfile.TemporaryDirectory(prefix="graynode-bench-") as name, contextlib.ExitStack() as stack:
+        fine = run(Path(name), given.collectors.split(","), given.seconds, stack, kafka=given.kafka)
+    return 0 if fine or given.kafka else 1
+
+
+def run(folder: Path, collectors: list[str], seconds: float, stack: contextlib.ExitStack, *, kafka: bool) -> bool:
+    """One measurement in ``folder``."""
+    prepare(folder, collectors, broker(folder, stack) if kafka else "")
+    env = environment(folder) if "nvml" in collectors else None
+    began = time.monotonic()
+    command = [sys.executable, "-I", __file__, "--child", str(folder)]
+    agent = subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL)
+    stop = threading.Event()
+    threading.Thread(target=grow_log, args=(folder / "kmsg", stop), daemon=True).start()
+    try:
+        percent, readings = measure(agent.pid, seconds)
+    finally:
+        stop.set()
+        agent.send_signal(signal.SIGTERM)
+        agent.wait(20)
+    counts = rows_per_second(folder / ("state/spool" if kafka else "bus"), time.monotonic() - began)
+    return report(percent, readings, counts, seconds)
+
+
+def broker(folder: Path, stack: contextlib.ExitStack) -> str:
+    """A real broker for this run; its address."""
+    sys.path.insert(0, str(ROOT / "tests/kit"))
+    import kafka_broker
+
+    made = kafka_broker.Broker(kafka_broker.jars(), folder / "kafka")
+    made.create()
+    stack.callback(made.stop)
+    address: str = made.address()
+    return address
 
 
 if __name__ == "__main__":

@@ -135,7 +135,7 @@ class Nvml:
     # --- no answer -----------------------------------------------------------------------------------------
 
     def _no_answer(self, outcome: Outcome, teller: Teller, waited_ms: float) -> None:
-        if not self._presence.gpus:
+        if not self._presence.gpus and self._blind_since is None:
             refuse(outcome.code, self._machine.sys)
         self.gpus_read, self.call_max_ms = 0, None
         if outcome.hung is not None:
@@ -183,23 +183,7 @@ class Nvml:
             self._slots[gpu.slot] = self._presence.identified(gpu)
         if not hello.gpus and not gpus and not pci_gpus(self._machine.sys):
             raise NoSource("NVML answers and lists no GPU, and PCI lists no NVIDIA GPU")
-        self._unseen = self._place(hello)
-
-    def _place(self, hello: wire.Hello) -> list[tuple[Known, wire.Unseen]]:
-        """Which GPUs those are that NVML lists and gives no handle for."""
-        listed = {g.bus for g in hello.gpus}
-        free = [bus for bus in pci_gpus(self._machine.sys) if bus not in listed and bus not in self._session.hung]
-        placed: list[tuple[Known, wire.Unseen]] = []
-        for unseen in hello.unseen:
-            known = next(
-                (k for k in self._presence.gpus.values() if _same(k, unseen) and k.gpu.bus not in listed), None
-            )
-            if known is None and (unseen.bus or len(free) == len(hello.unseen)):
-                bus = unseen.bus or free[len(placed)]
-                known = self._presence.gpus.setdefault(bus, Known(wire.Gpu(-1, unseen.index, "", bus, "", "", "")))
-            if known is not None:
-                placed.append((known, unseen))
-        return placed
+        self._unseen = self._presence.place(hello.unseen, {g.bus for g in hello.gpus}, self._session.hung)
 
     def _answered(self, answer: wire.Answer, outcome: Outcome, teller: Teller) -> Teller:
         """Rows of an answer; the teller is another one where the driver turns out to have been loaded anew."""
@@ -305,7 +289,3 @@ class Nvml:
                 "compute_instance": happening.ci if happening.ci >= 0 else None,
             },
         )  # fmt: skip
-
-
-def _same(known: Known, unseen: wire.Unseen) -> bool:
-    return known.gpu.bus == unseen.bus if unseen.bus else known.gpu.index == unseen.index

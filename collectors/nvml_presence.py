@@ -6,7 +6,7 @@ driver or container event, and no GPU of theirs is sick.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
@@ -14,7 +14,7 @@ from typing import Final, Literal
 from graynode.collectors.nvml_fields import RESET_REQUIRED, words
 from graynode.collectors.nvml_plausible import Plausible
 from graynode.collectors.nvml_rows import Teller
-from graynode.collectors.nvml_wire import Gpu
+from graynode.collectors.nvml_wire import Gpu, Unseen
 
 State = Literal["well", "blind", "reset", "hung", "lost"]
 _NVIDIA: Final = "0x10de"
@@ -50,7 +50,7 @@ def pci_says(sys: Path, bus: str) -> tuple[bool | None, str]:
     return False, f"{bus} answers on the PCI bus"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Known:
     """A GPU of this node. ``uuid`` is empty for one that NVML lists and never identified."""
 
@@ -125,6 +125,25 @@ class Presence:
         known.gpu = gpu
         return known
 
+    def place(
+        self, unseen: Sequence[Unseen], listed: Collection[str], hung: Collection[str]
+    ) -> list[tuple[Known, Unseen]]:
+        """Which GPUs those are that NVML lists and gives no handle for.
+
+        By address or former index; else by what PCI has beyond those listed, where the numbers agree (a container
+        may see more of the bus than is its own).
+        """
+        free = [bus for bus in pci_gpus(self._sys) if bus not in listed and bus not in hung]
+        placed: list[tuple[Known, Unseen]] = []
+        for one in unseen:
+            known = next((k for k in self.gpus.values() if _same(k, one) and k.gpu.bus not in listed), None)
+            if known is None and (one.bus or len(free) == len(unseen)):
+                bus = one.bus or free[len(placed)]
+                known = self.gpus.setdefault(bus, Known(Gpu(-1, one.index, "", bus, "", "", "")))
+            if known is not None:
+                placed.append((known, one))
+        return placed
+
     def missing(self, listed: Iterable[str], hung: Iterable[str]) -> list[Known]:
         """GPUs known here that are neither listed nor left out because they hang."""
         seen = {*listed, *hung}
@@ -189,6 +208,10 @@ def _quality(known: Known) -> tuple[str, str]:
     if known.state == "well":
         return "measured", ""
     return ("lost" if known.state == "lost" else "error"), known.said
+
+
+def _same(known: Known, unseen: Unseen) -> bool:
+    return known.gpu.bus == unseen.bus if unseen.bus else known.gpu.index == unseen.index
 
 
 def said(code: int, where: str) -> str:

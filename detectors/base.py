@@ -25,7 +25,8 @@ class Round:
 
     ``start`` is the window's start, ``window_s`` its length. ``gpu``, ``link`` and ``host`` are window rows
     (``gpu_30s`` or ``gpu_1h`` and so on) of this window. ``events`` and ``probes`` are those seen since the
-    round before. ``inventory`` and ``quality`` are the rows valid now.
+    round before. ``inventory`` and ``quality`` are the rows valid now. ``jobs`` says of each job (``job_id``) its kind
+    of ``work``, where known.
     """
 
     start: datetime
@@ -37,6 +38,7 @@ class Round:
     probes: pl.DataFrame
     inventory: pl.DataFrame
     quality: pl.DataFrame
+    jobs: pl.DataFrame = field(default_factory=pl.DataFrame)
 
 
 State = Mapping[str, pl.DataFrame]
@@ -70,10 +72,12 @@ class Detector(Protocol):
 class Learner(Protocol):
     """A detector that can be primed with history before its first round.
 
-    ``reads`` names the columns, by table of ``Round``, that ``learn`` wants besides the keys.
+    ``reads`` names the columns, by table of ``Round``, that ``learn`` wants besides the keys. Days younger than
+    ``leaves_out_d`` are not for it: what began last week must not become normal.
     """
 
     reads: ClassVar[Mapping[str, tuple[str, ...]]]
+    leaves_out_d: ClassVar[int]
 
     def learn(self, history: Round, state: State) -> State:
         """Learn what is normal from ``history``, a round whose frames hold many windows (told apart by ``ts``).

@@ -34,6 +34,7 @@ class Blind:
 
     name: ClassVar[str] = "blind"
     version: ClassVar[int] = 1
+    leaves_out_d: ClassVar[int] = 0
     reads: ClassVar[Mapping[str, tuple[str, ...]]] = {"host": _HOST}
 
     def __init__(self, thresholds: Thresholds | None = None) -> None:

@@ -9,7 +9,6 @@ import polars as pl
 
 from graynode.detectors import residual
 from graynode.detectors.frames import Bools, Floats, View
-from graynode.detectors.residual import Residual
 
 THROTTLES: Final = ("hw_power_brake", "hw_thermal", "sw_thermal")
 NUMBERS: Final = (
@@ -21,16 +20,15 @@ _LOADED_PERCENT: Final = 50.0
 _IDLE_SHARE: Final = 0.1
 
 
-def residuals(view: View, window_s: int) -> dict[str, Residual]:
-    """Each signal's excess over the peers, positive is worse, NaN where this window cannot tell."""
+def measured(view: View, window_s: int) -> dict[str, Floats]:
+    """Each signal in log units, more is worse, NaN where this window is none to judge by."""
     judged = loaded(view, window_s)
-    groups = residual.peers(view)
     worse = {
         "clock": -residual.log_of(view.x["sm_clock_mhz_mean"]),
         "throttle": np.log1p(throttled_share(view, window_s)),
         "power_at_clock": residual.log_of(view.x["power_w_mean"]) - residual.log_of(view.x["sm_clock_mhz_mean"]),
     }
-    return {s: residual.against_peers(np.where(judged, x, np.nan), groups) for s, x in worse.items()}
+    return {s: np.where(judged, x, np.nan) for s, x in worse.items()}
 
 
 def loaded(view: View, window_s: int) -> Bools:

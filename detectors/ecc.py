@@ -34,6 +34,7 @@ class Ecc:
 
     name: ClassVar[str] = "ecc"
     version: ClassVar[int] = 1
+    leaves_out_d: ClassVar[int] = 7
     reads: ClassVar[Mapping[str, tuple[str, ...]]] = {"gpu": _NUMBERS}
 
     def __init__(self, thresholds: Thresholds | None = None) -> None:

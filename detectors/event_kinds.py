@@ -97,8 +97,15 @@ KINDS: Final[Mapping[Any, Callable[[Mapping[str, Any]], Verdict | None]]] = {
         "Let no new work start on the node; the driver call will hang for others too. Restart the node.",
         hold=True,
     ),
+    "gpu_reset_required": _always(
+        "the driver wants a GPU reset before it can be read",
+        "driver_fault",
+        "ticket",
+        "End what runs on the GPU and reset it (nvidia-smi --gpu-reset); nothing is known of its health until then.",
+        hold=True,
+    ),
     "nvml_blind": _always(
-        "NVML does not answer: nothing is known of this node's GPUs",
+        "NVML does not answer: nothing is known of the GPU or GPUs concerned",
         "monitoring_blind",
         "ticket",
         "Look whether nvidia-smi answers on the node, and in the agent's container.",

@@ -29,6 +29,11 @@ _EPISODE: Final = timedelta(seconds=5)
 _WITNESS: Final = timedelta(minutes=10)
 _REMEMBERED: Final = 20_000
 _OFF_BUS: Final = 79
+_OF_GPUS: Final = frozenset({
+    "xid", "gpu_off_bus", "gpu_lost", "gpu_hung", "gpu_reset_required", "gpu_returned", "nvml_blind", "nvml_back",
+    "gsp", "nvrm",
+})  # fmt: skip
+"""Kinds whose PCI address is a GPU's."""
 
 
 class EventRules:
@@ -89,7 +94,7 @@ class EventRules:
         """NVML alone may have lost its view, not the GPU: one more witness is asked for."""
         said = self._off_bus.get(str(event["node_id"]))
         near = said is not None and abs(event["ts"] - said) <= _WITNESS
-        if near or facts.get("pci_present") is False or facts.get("witness"):
+        if near or facts.get("kernel_log") or facts.get("pci"):  # the collector has asked them, and says what they say
             lost = self._policy.xid(_OFF_BUS)
             return event_kinds.verdict(
                 "GPU lost: NVML and a second witness agree", "gpu_lost", "page", lost.action, hold=True
@@ -146,7 +151,7 @@ def _signal(event: Event, verdict: Verdict) -> str:
 
 
 def _subject(event: Event) -> str:
-    if event.get("gpu_uuid") or event.get("kind") in ("xid", "gpu_off_bus", "gpu_lost", "gpu_hung", "gsp", "nvrm"):
+    if event.get("gpu_uuid") or event.get("kind") in _OF_GPUS:
         return "gpu" if event.get("gpu_uuid") or event.get("pci_bus_id") else "node"
     return "switch" if event.get("kind") == "sxid" else "node"
 

@@ -85,7 +85,10 @@ def same_entity(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
 
 
 def cleared(entries: Iterable[Entry], finding: Finding) -> None:
-    """Take the hold off the entries that this finding contradicts; without an entity, all of the node's."""
+    """Take the hold off the entries that this finding contradicts.
+
+    Without an entity it speaks for the whole node; an entry without one is contradicted by any GPU of the node.
+    """
     more = details(finding)
     about = {**finding, "pci_bus_id": more.get("pci_bus_id")}
     whole_node = not (finding.get("gpu_uuid") or finding.get("link") or more.get("pci_bus_id"))
@@ -93,7 +96,8 @@ def cleared(entries: Iterable[Entry], finding: Finding) -> None:
         if more.get("new_boot") and old["boot_id"] in (None, finding.get("boot_id")):
             continue
         named = any(_matches(str(old["signal"]), str(pattern)) for pattern in more.get("clears") or ())
-        if named and (whole_node or same_entity(old, about)):
+        of_node = not (old["gpu_uuid"] or old["pci_bus_id"] or old["link"])
+        if named and (whole_node or of_node or same_entity(old, about)):
             old["hold"] = False
 
 

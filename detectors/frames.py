@@ -21,6 +21,7 @@ Bools = NDArray[np.bool_]
 
 _WHO: Final = ("cluster", "node_id", "node", "boot_id")
 GPU_TEXTS: Final = ("gpu_uuid", "gpu_model_last", "pci_bus_id_last", "job_id_last", "job_role_last")
+_GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,13 +137,24 @@ def codes(*columns: pl.Series) -> Ints:
     """The same number for the same combination of values; −1 where the first column is null."""
     if not columns or columns[0].is_empty():
         return np.zeros(0, dtype=np.int64)
-    combined = np.zeros(len(columns[0]), dtype=np.int64)
-    for column in columns:
-        ranks = column.rank("dense").cast(pl.Int64).to_numpy().astype(np.float64)
-        combined = combined * (len(column) + 1) + np.nan_to_num(ranks).astype(np.int64)
-        combined = np.unique(combined, return_inverse=True)[1].astype(np.int64)
-    combined[columns[0].is_null().to_numpy()] = -1
-    return combined
+    combined = np.zeros(len(columns[0]), dtype=np.uint64)
+    for column in columns:  # 64-bit hashes: two groups of a million share one in 10⁷ runs at most
+        combined = combined * _GOLDEN + column.hash().to_numpy()
+    numbers = np.unique(combined, return_inverse=True)[1].astype(np.int64)
+    if columns[0].null_count():
+        numbers[columns[0].is_null().to_numpy()] = -1
+    return numbers
+
+
+def keys_by_work(view: View, jobs: pl.DataFrame) -> pl.Series:
+    """Keys of GPUs at their kind of work: a baseline does not carry over from one kind to another."""
+    if not {"job_id", "work"} <= set(jobs.columns) or jobs.is_empty() or not len(view):
+        return view.keys
+    kinds = jobs.select("job_id", "work").drop_nulls().unique("job_id", keep="first", maintain_order=True)
+    here = view.text("job_id_last").alias("job_id").to_frame()
+    work = here.join(kinds, on="job_id", how="left", maintain_order="left").get_column("work")
+    frame = pl.DataFrame([view.keys.alias("key"), work])
+    return frame.select(pl.concat_str("key", pl.col("work"), separator="|", ignore_nulls=True)).to_series().alias("key")
 
 
 def epoch_s(moment: datetime) -> float:

@@ -1,8 +1,8 @@
 """Fewer GPUs than the node has: lost where two witnesses agree, else the monitoring is blind.
 
-NVML and the PCI bus are the witnesses. NVML alone loses sight of healthy GPUs: a container cut off from its
-devices, a driver upgrade. What the node should have is what its inventory says or, failing that, the most it has
-shown.
+NVML is one witness, the PCI bus or the kernel log the other (a GPU that fell off the bus may stay in sysfs). NVML
+alone loses sight of healthy GPUs: a container cut off from its devices, a driver upgrade. What the node should have
+is what its inventory says or, failing that, the most it has shown.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ from graynode.detectors.rule_table import Rule
 
 _NUMBERS: Final = ("gpus_expected_max", "gpus_read_max", "uptime_s_last", "nvml_up_last")
 _COLUMNS: Final = (
-    "most", "short_since", "gpus_missing.n", "gpus_missing.since", "gpus_missing.told",
+    "most", "short_since", "off_bus", "gpus_missing.n", "gpus_missing.since", "gpus_missing.told",
     "gpus_unread.n", "gpus_unread.since", "gpus_unread.told",
 )  # fmt: skip
-_SOURCE: Final = "graynode rules: NVML and the PCI bus as two witnesses"
+_LOST_KINDS: Final = ("gpu_off_bus", "gpu_lost")
+_OFF_BUS: Final = 79
+_SOURCE: Final = "graynode rules: NVML, and the PCI bus or the kernel log, as two witnesses"
 MISSING: Final = Rule(
     "gpus_missing", "gpus_read_max", "gpu_lost", "page", "platform",
-    "GPUs are missing on the PCI bus and in NVML",
+    "GPUs are lost, NVML and a second witness agree",
     "Take the node out of scheduling and restart it; a GPU off the bus does not come back by itself.",
     "If it is missing again after the restart, reseat it or ask the vendor.", _SOURCE, table.LOST_WINDOWS, unit="GPUs",
 )  # fmt: skip
@@ -47,10 +49,30 @@ def score(round_: Round, memory: pl.DataFrame | None) -> tuple[list[dict[str, An
     most = _most(view, kept, _expected(round_.inventory, view.keys))
     settled = ~(view.x["uptime_s_last"] < table.BOOT_GRACE_S)
     judged = settled & ~np.isnan(read) & (view.x["nvml_up_last"] != 0)
-    missing, unread = judged & (read < most) & (pci < most), judged & (read < most) & ~(pci < most)
+    short = judged & (read < most)
+    missing = short & ((pci < most) | _witnessed(view, kept, round_.events, judged & ~short))
+    unread = short & ~missing
     found = _told(view, kept, MISSING, missing, judged & ~missing, round_.window_s)
     found += _told(view, kept, UNREAD, unread, judged & ~unread, round_.window_s)
     return found, remember(memory, view.keys, kept, round_.start.timestamp())
+
+
+def _witnessed(view: View, kept: Arrays, events: pl.DataFrame, well: Bools) -> Bools:
+    """Where the kernel log, or NVML with a witness of its own, has called a GPU lost since all were there."""
+    said = view.keys.alias("node_id").to_frame()
+    if {"node_id", "kind", "ts"} <= set(events.columns):
+        code = pl.col("code") if "code" in events.columns else pl.lit(None)
+        lost = pl.col("kind").is_in(_LOST_KINDS) | ((pl.col("kind") == "xid") & (code == _OFF_BUS))
+        times = events.filter(lost).group_by("node_id").agg((pl.col("ts").dt.epoch("us").max() / 1e6).alias("s"))
+        said = said.join(times, on="node_id", how="left", maintain_order="left")
+    times_s = (
+        said.get_column("s").cast(pl.Float64)
+        if "s" in said.columns
+        else pl.Series([None] * len(view), dtype=pl.Float64)
+    )
+    latest = np.fmax(kept["off_bus"], times_s.fill_null(float("nan")).to_numpy())
+    kept["off_bus"] = np.where(well & (view.t_s > latest), np.nan, latest)
+    return ~np.isnan(kept["off_bus"])
 
 
 def _expected(inventory: pl.DataFrame, keys: pl.Series) -> Floats:

@@ -28,7 +28,8 @@ from typing import Any, Final
 import msgspec
 
 from graynode.detectors import evidence as ev
-from graynode.detectors.advice import ADVICE
+from graynode.detectors.incident_words import words
+from graynode.detectors.storm import Storms
 from graynode.pipeline.schema import stable_id
 
 Revision = dict[str, Any]
@@ -88,6 +89,7 @@ class Incidents:
         self._stale_after = timedelta(seconds=stale_after_s)
         self._least = ev.rank(least)
         self._cases: dict[tuple[str, str], _Case] = {}
+        self._storms = Storms(cluster, self._is_open)
 
     def restore(self, revisions: Iterable[Mapping[str, Any]]) -> None:
         """Take up where these revisions left off. Those of other clusters are passed over."""
@@ -113,8 +115,9 @@ class Incidents:
             if ev.details(finding).get("clears"):
                 self._clear(finding)
                 continue
-            key = _key(finding)
-            taken = self._take(key, finding, now)
+            about = self._subject(finding, now)
+            key = _key(about)
+            taken = self._take(key, about, now)
             if taken is not None:
                 touched[key] = None
                 if taken:
@@ -185,6 +188,18 @@ class Incidents:
         joined = ev.merge(case.entries, new)
         return joined and ev.rank(new["severity"]) <= self._least
 
+    def _subject(self, finding: ev.Finding, now: datetime) -> ev.Finding:
+        """The finding, about the whole cluster where it would open one incident too many."""
+        case, new = self._cases.get(_key(finding)), ev.entry(finding)
+        if case is not None and (not case.resolved or _known(case, str(finding.get("finding_id")), new)):
+            return finding
+        opens = finding.get("live") is not False and self._opens(new, now)
+        return self._storms.opening(finding, now) if opens else finding
+
+    def _is_open(self, finding: ev.Finding) -> bool:
+        case = self._cases.get(_key(finding))
+        return case is not None and not case.resolved
+
     def _order(self, finding: ev.Finding) -> tuple[bool, datetime, str]:
         """What can open an incident first, so that what only joins one finds it."""
         joins_only = ev.rank(finding.get("severity")) > self._least and not ev.details(finding).get("clears")
@@ -219,7 +234,7 @@ class Incidents:
         return self._resolve_after * float(2 ** min(case.reopened, _MAX_DOUBLINGS))
 
     def _say(self, case: _Case, state: str, now: datetime) -> Revision:
-        told = {**case.told, **_words(case)}
+        told = {**case.told, **words(case.told, case.entries)}
         told["revision"] += 1
         told |= {"ts": now, "updated_ts": now, "state": state, "count": case.count}
         told["resolved_ts"] = now if state == "resolved" else None
@@ -268,37 +283,3 @@ def _first(cluster: str, key: tuple[str, str], finding: ev.Finding, new: ev.Entr
         "since": None,
         "count": 0,
     }
-
-
-def _words(case: _Case) -> dict[str, Any]:
-    """What the incident says of itself, from its worst entry and, where that is silent, from its cause."""
-    speaker = ev.worst(case.entries)
-    advice = ADVICE[case.told["cause"]]
-    name = case.told["node"] or case.told["node_id"]
-    gpus = {e["pci_bus_id"] or e["gpu_uuid"] for e in case.entries} - {None}
-    return {
-        "gpu_uuid": speaker["gpu_uuid"],
-        "link": speaker["link"],
-        "pci_bus_id": speaker["pci_bus_id"],
-        "severity": speaker["severity"],
-        "title": f"{name}: {advice.title}{_where(speaker, len(gpus))}{_number(speaker)}",
-        "action": speaker["action"] or advice.action,
-        "action_source": speaker["action_source"] or "graynode",
-        "owner": speaker["owner"] or advice.owner,
-        "next_step": speaker["next_step"] or advice.next_step,
-    }
-
-
-def _where(speaker: ev.Entry, gpus: int) -> str:
-    if speaker["link"]:
-        return f" (link {speaker['link']})"
-    name = speaker["pci_bus_id"] or speaker["gpu_uuid"]
-    if not name:
-        return ""
-    kind = "GPU" if speaker["gpu_uuid"] or speaker["subject"] == "gpu" else "device"
-    return f" ({kind} {name}{f' and {gpus - 1} more' if gpus > 1 else ''})"
-
-
-def _number(speaker: ev.Entry) -> str:
-    kind, _, code = str(speaker["signal"]).partition("_")
-    return {"xid": f": Xid {code}", "sxid": f": SXid {code}"}.get(kind, "")

@@ -57,6 +57,7 @@ class Links:
 
     name: ClassVar[str] = "links"
     version: ClassVar[int] = 1
+    leaves_out_d: ClassVar[int] = 7
     reads: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "link": (*(f"{e}_delta" for e in _ERRORS), "link_kind_last"),
         "gpu": tuple(f"{e}_delta" for e in _NVLINK_ERRORS),

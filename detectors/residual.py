@@ -1,6 +1,6 @@
 """Residual: how much worse than its peers a GPU is now, and how much of that it always was.
 
-r = sign · [log x − leave-one-out median over the peers − own baseline]. Peers do the same work at the same time:
+r = sign · [log x − own baseline − leave-one-out median over the peers of the same]. Peers do the same work at the same time:
 same job, role and model. Where no job is known, or it has too few GPUs here, peers are the same model on the node,
 and whoever uses such a residual widens the bands.
 """
@@ -55,6 +55,18 @@ def against_peers(x: Floats, groups: Peers) -> Residual:
     median, count = np.where(wide, by_node, by_job), np.where(wide, nodes, jobs)
     median = np.where(count < MIN_PEERS, np.nan, median)
     return Residual(x - median, median, count, wide)
+
+
+def against_own_and_peers(x: Floats, base: Floats, groups: Peers) -> tuple[Residual, Floats]:
+    """The residual against peers *and* past, and this window's say on what the own baseline is.
+
+    Peers are taken less their own baselines (unknown ones count as zero), so that it does not matter which GPUs happen
+    to share a job: a median over few moves with who they are. ``excess`` is NaN where the own baseline is unknown.
+    """
+    known = np.where(np.isnan(base), 0.0, base)
+    r = against_peers(x - known, groups)
+    own = r.excess + known
+    return Residual(np.where(np.isnan(base), np.nan, r.excess), r.median, r.peers, r.wide), own
 
 
 def leave_one_out_median(values: Floats, groups: Ints) -> tuple[Floats, Ints]:

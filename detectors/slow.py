@@ -19,9 +19,9 @@ import polars as pl
 from graynode.detectors import accumulate, baseline, conformal, findings, memory, probes, residual
 from graynode.detectors.accumulate import TAU, Run
 from graynode.detectors.base import Round, Scored, State
-from graynode.detectors.capability import NUMBERS, THROTTLES, driver_numbers, residuals, throttled_share
+from graynode.detectors.capability import NUMBERS, THROTTLES, driver_numbers, measured, throttled_share
 from graynode.detectors.findings import Candidate
-from graynode.detectors.frames import GPU_TEXTS, Floats, View, codes, epoch_s, gpus, moment
+from graynode.detectors.frames import GPU_TEXTS, Floats, View, codes, epoch_s, gpus, keys_by_work, moment
 from graynode.detectors.residual import Residual
 from graynode.detectors.thresholds import Thresholds, shipped
 
@@ -43,6 +43,7 @@ class Slow:
 
     name: ClassVar[str] = "slow"
     version: ClassVar[int] = 1
+    leaves_out_d: ClassVar[int] = 0
     reads: ClassVar[Mapping[str, tuple[str, ...]]] = {"gpu": (*NUMBERS, *GPU_TEXTS)}
 
     def __init__(self, thresholds: Thresholds | None = None) -> None:
@@ -51,15 +52,15 @@ class Slow:
     def score(self, round_: Round, state: State) -> Scored:
         """Score the window's GPUs and new probe results; see the module for what pages."""
         view = gpus(round_.gpu, NUMBERS)
-        now_s = epoch_s(round_.start)
-        remembered = memory.recall(state.get("gpu"), view.keys, _columns())
-        history = self._context(view, remembered, state.get("history"), round_)
+        keys, now_s = keys_by_work(view, round_.jobs), epoch_s(round_.start)
+        remembered = memory.recall(state.get("gpu"), keys, _columns())
+        history = self._context(view, keys, remembered, state.get("history"), round_)
         before = history
-        history = baseline.roll(remembered, history, view.keys, SIGNALS, now_s)
+        history = baseline.roll(remembered, history, keys, SIGNALS, now_s)
         candidates = list(self._changes(round_, view, remembered))
         if history is not None and history is not before:
-            candidates += _levels(view, history, np.floor(now_s / baseline.DAY_S) - 1)
-        gpu = memory.remember(state.get("gpu"), view.keys, remembered, now_s)
+            candidates += _levels(view, keys, history, np.floor(now_s / baseline.DAY_S) - 1)
+        gpu = memory.remember(state.get("gpu"), keys, remembered, now_s)
         after: dict[str, pl.DataFrame] = {"gpu": gpu}
         if history is not None:
             after["history"] = history
@@ -74,13 +75,14 @@ class Slow:
         view = gpus(history.gpu, NUMBERS)
         if not len(view):
             return state
-        excess = {s: r.excess for s, r in residuals(view, history.window_s).items()}
-        days = baseline.daily_medians(view.keys, view.t_s, excess)
+        groups = residual.peers(view)
+        excess = {s: residual.against_peers(x, groups).excess for s, x in measured(view, history.window_s).items()}
+        days = baseline.daily_medians(keys_by_work(view, history.jobs), view.t_s, excess)
         newest = float(np.floor(view.t_s.max() / baseline.DAY_S))
         return {**state, "history": baseline.join(state.get("history"), days, newest)}
 
     def _context(
-        self, view: View, remembered: memory.Arrays, history: pl.DataFrame | None, round_: Round
+        self, view: View, keys: pl.Series, remembered: memory.Arrays, history: pl.DataFrame | None, round_: Round
     ) -> pl.DataFrame | None:
         context = {
             "power_limit": view.x["power_limit_enforced_w_last"],
@@ -90,15 +92,20 @@ class Slow:
         ended = baseline.changed(remembered, context)
         for s in SIGNALS:
             accumulate.forget(remembered, s, ended)
-        return baseline.end(remembered, history, view.keys, SIGNALS, ended)
+        return baseline.end(remembered, history, keys, SIGNALS, ended)
 
     def _changes(self, round_: Round, view: View, remembered: memory.Arrays) -> Iterator[Candidate]:
-        scored = residuals(view, round_.window_s)
+        groups = residual.peers(view)
         runs: dict[str, Run] = {}
-        for s, r in scored.items():
+        scored: dict[str, Residual] = {}
+        for s, x in measured(view, round_.window_s).items():
             limit = self._thresholds.value(self.name, s, round_.window_s)
-            runs[s] = accumulate.advance(remembered, s, r.excess - remembered[f"{s}.base"], view.t_s, _TAU[s])
-            baseline.learn(remembered, s, r.excess, runs[s].sum < limit / 2, 3 * _TAU[s])
+            r, own = residual.against_own_and_peers(x, remembered[f"{s}.base"], groups)
+            # Power says nothing across jobs: another job is another load
+            told = np.where(r.wide, np.nan, r.excess) if s == "power_at_clock" else r.excess
+            scored[s] = r
+            runs[s] = accumulate.advance(remembered, s, told, view.t_s, _TAU[s])
+            baseline.learn(remembered, s, own, runs[s].sum < limit / 2, 3 * _TAU[s])
         for s, r in scored.items():
             limit = self._thresholds.value(self.name, s, round_.window_s)
             for i in np.flatnonzero(runs[s].sum >= limit / 2):
@@ -142,7 +149,7 @@ class Slow:
             f"than that of {r.peers[i]} {others}, compared with its own past{held}",
             "action": _ACTIONS[cause],
             "evidence": {
-                "residual_now": r.excess[i] - remembered[f"{signal}.base"][i],
+                "residual_now": r.excess[i],
                 "baseline_days": remembered[f"{signal}.days"][i],
                 "baseline_firm": firm,
                 "wide_peers": bool(r.wide[i]),
@@ -192,9 +199,9 @@ def _columns() -> list[str]:
     return [*baseline.columns(SIGNALS), *(c for s in SIGNALS for c in Run.columns(s)), *_CONTEXT]
 
 
-def _levels(view: View, history: pl.DataFrame, day: float) -> list[Candidate]:
+def _levels(view: View, keys: pl.Series, history: pl.DataFrame, day: float) -> list[Candidate]:
     """The daily level test over yesterday's centres, once a day: a list, Benjamini–Hochberg at 5 %."""
-    wanted = view.keys.alias("key").to_frame()
+    wanted = keys.alias("key").to_frame()
     found = wanted.join(history.filter(pl.col("day") == day), on="key", how="left", maintain_order="left")
     if "clock" not in found.columns:
         return []

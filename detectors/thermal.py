@@ -12,11 +12,11 @@ from typing import ClassVar, Final
 import numpy as np
 import polars as pl
 
-from graynode.detectors import accumulate, baseline, findings, memory, residual
+from graynode.detectors import accumulate, baseline, capability, findings, memory, residual
 from graynode.detectors.accumulate import Run
 from graynode.detectors.base import Round, Scored, State
 from graynode.detectors.findings import Candidate
-from graynode.detectors.frames import GPU_TEXTS, Floats, View, epoch_s, gpus, moment
+from graynode.detectors.frames import GPU_TEXTS, Floats, View, epoch_s, gpus, keys_by_work, moment
 from graynode.detectors.residual import Peers, Residual
 from graynode.detectors.thresholds import Thresholds, shipped
 
@@ -28,7 +28,7 @@ _SLOPE: Final = 0.05
 _SLOPE_MOST: Final = 0.15
 """°C per W: 0.05 is about 35 °C over inlet at 700 W; nothing air or water cooled is above 0.15."""
 _LEAST_POWER_SPREAD: Final = 100.0
-_NUMBERS: Final = ("samples", "samples_expected", "temp_c_mean", "mem_temp_c_mean", "power_w_mean", "temp_margin_c_min")
+_NUMBERS: Final = (*capability.NUMBERS, "temp_c_mean", "mem_temp_c_mean", "temp_margin_c_min")
 _SAID: Final = {
     "temp": "{0:.0f} °C, {1:.0f} °C hotter than {2} neighbours at the same power, its own past taken off",
     "gradient": "its memory is {0:.0f} °C over its core, {1:.0f} °C more than with {2} neighbours and in its own past",
@@ -40,6 +40,7 @@ class Thermal:
 
     name: ClassVar[str] = "thermal"
     version: ClassVar[int] = 1
+    leaves_out_d: ClassVar[int] = 0
     reads: ClassVar[Mapping[str, tuple[str, ...]]] = {"gpu": (*_NUMBERS, *GPU_TEXTS)}
 
     def __init__(self, thresholds: Thresholds | None = None) -> None:
@@ -49,12 +50,13 @@ class Thermal:
         """Score the window's temperatures."""
         view = gpus(round_.gpu, _NUMBERS)
         now_s = epoch_s(round_.start)
+        keys = keys_by_work(view, round_.jobs)
         runs = [c for s in SIGNALS for c in Run.columns(s)]
         names = (*baseline.columns(SIGNALS), *runs, "margin.strikes", "margin.since")
-        remembered = memory.recall(state.get("gpu"), view.keys, names)
-        history = baseline.roll(remembered, state.get("history"), view.keys, SIGNALS, now_s)
+        remembered = memory.recall(state.get("gpu"), keys, names)
+        history = baseline.roll(remembered, state.get("history"), keys, SIGNALS, now_s)
         found = [*self._hot(view, remembered, round_.window_s), *self._margin(view, remembered, round_.window_s)]
-        after: dict[str, pl.DataFrame] = {"gpu": memory.remember(state.get("gpu"), view.keys, remembered, now_s)}
+        after: dict[str, pl.DataFrame] = {"gpu": memory.remember(state.get("gpu"), keys, remembered, now_s)}
         if history is not None:
             after["history"] = history
         return Scored(findings.collect(self, round_, found), after)
@@ -64,17 +66,22 @@ class Thermal:
         view = gpus(history.gpu, _NUMBERS)
         if not len(view):
             return state
-        days = baseline.daily_medians(view.keys, view.t_s, {s: r.excess for s, r in residuals(view).items()})
+        groups = residual.peers(view)
+        at = at_equal_power(view, groups, history.window_s)
+        excess = {s: residual.against_peers(x, groups).excess for s, x in at.items()}
+        days = baseline.daily_medians(keys_by_work(view, history.jobs), view.t_s, excess)
         newest = float(np.floor(view.t_s.max() / baseline.DAY_S))
         return {**state, "history": baseline.join(state.get("history"), days, newest)}
 
     def _hot(self, view: View, remembered: memory.Arrays, window_s: int) -> Iterator[Candidate]:
         measured = {"temp": view.x["temp_c_mean"], "gradient": view.x["mem_temp_c_mean"] - view.x["temp_c_mean"]}
-        for s, r in residuals(view).items():
+        groups = residual.peers(view)
+        for s, x in at_equal_power(view, groups, window_s).items():
             limit = self._thresholds.value(self.name, s, window_s)
             base = remembered[f"{s}.base"]
-            run = accumulate.advance(remembered, s, r.excess - base, view.t_s, TAU_C)
-            baseline.learn(remembered, s, r.excess, run.sum < limit / 2, 3 * TAU_C)
+            r, own = residual.against_own_and_peers(x, base, groups)
+            run = accumulate.advance(remembered, s, r.excess, view.t_s, TAU_C)
+            baseline.learn(remembered, s, own, run.sum < limit / 2, 3 * TAU_C)
             for i in np.flatnonzero(run.sum >= limit / 2):
                 yield _hot(view, int(i), s, measured[s][i], r, base[i], run, limit)
 
@@ -101,16 +108,15 @@ class Thermal:
             }
 
 
-def residuals(view: View) -> dict[str, Residual]:
-    """Degrees over the peers, at equal power for the core; NaN where this window cannot tell."""
-    groups = residual.peers(view)
-    half = view.x["samples"] * 2 < view.x["samples_expected"]
-    temp, power = np.where(half, np.nan, view.x["temp_c_mean"]), view.x["power_w_mean"]
+def at_equal_power(view: View, groups: Peers, window_s: int) -> dict[str, Floats]:
+    """Core temperature less what its power explains, and memory over core; NaN in windows without load.
+
+    Under load only: heat follows power by a minute or two, and idling GPUs of other jobs are no peers in that.
+    """
+    judged = capability.loaded(view, window_s)
+    temp, power = np.where(judged, view.x["temp_c_mean"], np.nan), view.x["power_w_mean"]
     at_power = temp - degrees_per_watt(temp, power, groups) * power
-    return {
-        "temp": residual.against_peers(at_power, groups),
-        "gradient": residual.against_peers(view.x["mem_temp_c_mean"] - temp, groups),
-    }
+    return {"temp": at_power, "gradient": view.x["mem_temp_c_mean"] - temp}
 
 
 def degrees_per_watt(temp: Floats, power: Floats, groups: Peers) -> float:

@@ -30,6 +30,7 @@ class TopicWriter:
         self._lock = spool_files.lock_writer(root, topic)
         self._fd = -1
         try:
+            spool_files.sync_folder(root)  # the topic's folder may be new
             self._open_last()
         except BaseException:
             self.close()

@@ -72,7 +72,7 @@ def carry_of_windows(table: str, windows: pl.DataFrame) -> pl.DataFrame:
 def aggregate(
     table: str, rows: pl.DataFrame, carry: pl.DataFrame, window_s: int = 30
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Window rows of these samples, in order of entity and time, and the carry after them.
+    """Window rows of these samples, an entity's together and in order of time, and the carry after them.
 
     ``rows`` may hold many entities and windows; all samples of a window must be there. The order of rows does not
     matter, save that of two rows of one entity and time the first is taken. Gives frames of ``<table>_30s``

@@ -82,7 +82,7 @@ def longhorn_sgemm(text: str, cluster: str) -> Parsed:
         except _Refused as reason:
             parsed.refused[str(reason)] += 1
             continue
-        if False:
+        if row["run_id"] in seen:
             parsed.duplicates += 1
             continue
         seen.add(row["run_id"])

@@ -10,16 +10,17 @@ from __future__ import annotations
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 import prometheus_client
 import structlog
 
-from graynode.pipeline.bus import Bus, BusUnavailable, Consumer, OffsetGone, Partition, Received
+from graynode.pipeline.bus import Bus, BusRefused, BusUnavailable, Consumer, OffsetGone, Partition, Received
 from graynode.pipeline.codec import Unreadable
 from graynode.pipeline.schema import INCIDENTS, SEVERITIES, stable_id
 from graynode.responders.base import Outcome
@@ -160,41 +161,66 @@ class Delivery:
 def run(config: Config, stop: threading.Event) -> int:
     """Tell incidents until ``stop``. ``ConfigError`` where a receiver is configured wrongly."""
     receivers = {label: make_webhook(label, section) for label, section in config.respond.webhooks.items()}
-    serve_metrics(config.respond.metrics_listen)
+    try:
+        serve_metrics(config.respond.metrics_listen)
+    except OSError as error:
+        listen = config.respond.metrics_listen
+        raise ConfigError(f"respond.metrics_listen = {listen!r}: {error.strerror or error}") from error
     if not receivers:
         structlog.get_logger().warning("no receiver is configured: nobody is told", key="respond.webhooks")
         stop.wait()
         return 0
     bus = make_bus(config)
     publisher = Publisher(bus.producer(), config.cluster)
-    deliveries = [
-        make_delivery(bus, label, webhook, publisher, config.respond.webhooks[label].least)
+    wanted = {
+        label: partial(make_delivery, bus, label, webhook, publisher, config.respond.webhooks[label].least)
         for label, webhook in receivers.items()
-    ]
-    failed = _run_all(deliveries, stop)
+    }
+    failed = _run_all(wanted, stop)
     for webhook in receivers.values():
         webhook.close()
     return 1 if failed else 0
 
 
-def _run_all(deliveries: Sequence[Delivery], stop: threading.Event) -> bool:
+def _run_all(wanted: Mapping[str, Callable[[], Delivery]], stop: threading.Event) -> bool:
     """One thread a receiver. True where one ended by itself: then all end, and a supervisor starts anew."""
     failed = threading.Event()
 
-    def work(delivery: Delivery) -> None:
+    def work(label: str, make: Callable[[], Delivery]) -> None:
+        log = structlog.get_logger().bind(receiver=label)
         try:
-            delivery.run(stop)
-        except Exception:
-            structlog.get_logger().exception("a receiver's thread ended", receiver=delivery.label)
+            delivery = _once_there(make, stop, log)
+            if delivery is not None:
+                delivery.run(stop)
+        except BusRefused as error:
+            log.critical("the bus refuses us", reason=str(error))
             failed.set()
+        except Exception:
+            log.exception("a receiver's thread ended")
+            failed.set()
+        finally:
             stop.set()
 
-    threads = [threading.Thread(target=work, args=(d,), name=f"webhook {d.label}") for d in deliveries]
+    threads = [threading.Thread(target=work, args=item, name=f"webhook {item[0]}") for item in wanted.items()]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     return failed.is_set()
+
+
+def _once_there(make: Callable[[], Delivery], stop: threading.Event, log: Any) -> Delivery | None:  # noqa: ANN401
+    """The delivery, as soon as the bus lets it join; none where ``stop`` comes first."""
+    said = ""
+    while not stop.is_set():
+        try:
+            return make()
+        except BusUnavailable as error:
+            if str(error) != said:
+                log.warning("the bus is away; incidents wait", reason=str(error))
+            said = str(error)
+            stop.wait(_FIRST_S)
+    return None
 
 
 def make_delivery(bus: Bus, label: str, responder: Tells, publisher: Publisher, least: str) -> Delivery:

@@ -62,7 +62,7 @@ class Rounds:
     def prime(self, before: datetime, days: int = HISTORY_D) -> int:
         """Learn what is normal from hour windows of past days, a day at a time; gives how many days had any."""
         learners = {n: d for n, d in self.detectors.items() if isinstance(d, Learner)}
-        known = 0
+        known, jobs = 0, self._jobs(before)
         for day in range(days, 0, -1):
             since = before - timedelta(days=day)
             frames = {t: self._history(t, since, learners.values()) for t in _TABLES}
@@ -70,8 +70,12 @@ class Rounds:
                 continue
             known += 1
             empty = pl.DataFrame()
-            past = Round(since, WINDOW_S["1h"], **frames, events=empty, probes=empty, inventory=empty, quality=empty)
+            past = Round(
+                since, WINDOW_S["1h"], **frames, events=empty, probes=empty, inventory=empty, quality=empty, jobs=jobs
+            )
             for name, detector in learners.items():
+                if day <= detector.leaves_out_d:
+                    continue
                 self.states[name] = detector.learn(past, self.states.get(name, {}))
         return known
 
@@ -106,12 +110,20 @@ class Rounds:
         frames = {t: self._split(self._read(f"{t}_{self.window}", since, until), _ORDER[t]) for t in _TABLES}
         events = self._read("event", since, until) if self.lake.exists("event") else pl.DataFrame()
         valid = {t: self._read(t, None, until) for t in ("inventory", "quality")}
-        probes = self._new_probes(until)
+        probes, jobs = self._new_probes(until), self._jobs(until)
         for w in range(count):
             start = since + w * step
             seen = {t: by_start.get(start, empty) for t, (by_start, empty) in frames.items()}
             now = events.filter((pl.col("ts") >= start) & (pl.col("ts") < start + step)) if events.height else events
-            yield Round(start, self.window_s, **seen, events=now, probes=probes if w == 0 else probes.clear(), **valid)
+            yield Round(
+                start,
+                self.window_s,
+                **seen,
+                events=now,
+                probes=probes if w == 0 else probes.clear(),
+                jobs=jobs,
+                **valid,
+            )
 
     def score(self, round_: Round) -> Result:
         """Every detector's turn; findings of statistics are not live while in shadow, those of ``rules`` always are."""
@@ -138,6 +150,12 @@ class Rounds:
         if not extra:
             return pl.DataFrame()
         return self._read(f"{table}_1h", since, since + timedelta(days=1), list(wanted | extra))
+
+    def _jobs(self, until: datetime) -> pl.DataFrame:
+        """The kind of work of each job of the last weeks."""
+        since = until - timedelta(days=HISTORY_D + 7)
+        rows = self._read("job", since, until, ["cluster", "job_id", "work"])
+        return rows.select("job_id", "work").drop_nulls().unique().sort("job_id", "work")
 
     def _new_probes(self, until: datetime) -> pl.DataFrame:
         """All probe results when there are new ones, whatever their age: an import brings old ones."""

@@ -90,13 +90,13 @@ def test_gpu_without_events(tmp_path: Path) -> None:
 
 
 def test_events_after_a_reset(tmp_path: Path) -> None:
-    """A GPU that came back is registered for events again."""
+    """A GPU that came back has another handle, and is registered for events again."""
     with rig(tmp_path) as node:
         node.round()
-        node.scenario.set("reset", 1, 1).write()
+        node.scenario.set("err", standin.UNKNOWN, 1).write()
         node.round()
-        node.scenario.unset("reset", 1).write()
-        node.round()
+        node.scenario.unset("err", 1).set("epoch", 1, 1).write()
+        node.until(lambda r: len(r.get("gpu", ())) == 2)
         node.scenario.event(1, 63).write()
         assert [e["code"] for e in events(node.round(1), "xid")] == [63]
 

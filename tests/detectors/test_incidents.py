@@ -141,6 +141,15 @@ def test_another_gpus_return_changes_nothing() -> None:
     assert incidents.tick(at(86400)) == []
 
 
+def test_a_node_that_was_blind_as_a_whole_sees_again() -> None:
+    """One GPU that answers contradicts that none does."""
+    incidents = Incidents("test", resolve_after_s=600)
+    incidents.add(from_events([event(0, "nvml_blind", source="nvml")]), at(0))
+    assert incidents.tick(at(86400)) == []
+    incidents.add(from_events([event(86400, "nvml_back", source="nvml", pci_bus_id=PCI)]), at(86400))
+    assert states(incidents.tick(at(86400))) == [("resolved", 1)]
+
+
 def test_a_new_boot_lifts_the_hold_and_a_mere_agent_restart_does_not() -> None:
     """The agent's start in the same boot is no evidence of health."""
     incidents = Incidents("test", resolve_after_s=600)
@@ -245,6 +254,26 @@ def test_restored_resolutions_are_remembered() -> None:
     assert states(after.add([finding(3000)], at(3000))) == [("open", 4)]
     assert after.tick(at(3000 + 2399)) == []
     assert states(after.tick(at(3000 + 2400))) == [("resolved", 5)]
+
+
+def test_late_evidence_does_not_open_what_is_over() -> None:
+    """A finding about another GPU that is older than the last evidence comes too late to open it again."""
+    incidents = Incidents("test", resolve_after_s=600)
+    incidents.add([finding(300)], at(300))
+    incidents.tick(at(900))
+    assert incidents.add([finding(200, gpu_uuid="GPU-b")], at(901)) == []
+
+
+def test_a_milder_line_does_not_lift_the_hold() -> None:
+    """A fatal NVLink error is held although the same number comes again as non-fatal."""
+    lines = [
+        event(s, code=145, attributes={"severity": how, "unit": "RLW_CTRL"})
+        for s, how in ((0, "fatal"), (60, "nonfatal"))
+    ]
+    incidents = Incidents("test", resolve_after_s=600)
+    incidents.add(from_events(lines), at(60))
+    assert incidents.tick(at(86400)) == []
+    assert incidents.current()[0]["severity"] == "page"
 
 
 @pytest.mark.parametrize("over", [False, True])

@@ -62,7 +62,8 @@ def test_nvml_alone_does_not_make_a_gpu_lost() -> None:
     lost = event(60, "gpu_lost", source="nvml", pci_bus_id=PCI)
     assert [f["cause"] for f in from_events([lost])] == ["monitoring_blind"]
     assert [f["cause"] for f in from_events([event(0, code=79), lost])] == ["gpu_lost", "gpu_lost"]
-    seen = event(60, "gpu_lost", source="nvml", attributes={"pci_present": False})
+    asked = {"nvml": "GPU is lost", "pci": "device is gone", "kernel_log": "nothing"}
+    seen = event(60, "gpu_lost", source="nvml", attributes=asked)
     assert [(f["cause"], f["severity"]) for f in from_events([seen])] == [("gpu_lost", "page")]
     late = event(3600, "gpu_lost", source="nvml", pci_bus_id=PCI)
     assert [f["cause"] for f in from_events([event(0, code=79), late])] == ["gpu_lost", "monitoring_blind"]
@@ -90,6 +91,7 @@ def test_a_line_that_a_program_wrote_is_not_the_kernels_word() -> None:
         ("mlx5", {"event": "port_module", "status": "Cable plugged"}, "network_fault", "digest"),
         ("mlx5", {"event": "port_module", "status": "Cable error, Power budget exceeded"}, "network_fault", "ticket"),
         ("gpu_hung", {}, "driver_fault", "ticket"),
+        ("gpu_reset_required", {}, "driver_fault", "ticket"),
         ("nvml_blind", {}, "monitoring_blind", "ticket"),
         ("nvrm", {}, "driver_fault", "ticket"),
         ("kmsg_gap", {}, "monitoring_blind", "digest"),

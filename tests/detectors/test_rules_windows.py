@@ -193,6 +193,31 @@ def test_a_gpu_is_lost_where_two_witnesses_agree() -> None:
     assert "NVML reads 7, the PCI bus shows 7, the node has 8" in told[0][1]["message"]
 
 
+@pytest.mark.parametrize(("kind", "code"), [("xid", 79), ("gpu_off_bus", None), ("gpu_lost", None)])
+def test_the_kernel_log_is_a_witness(kind: str, code: int | None) -> None:
+    """A GPU that fell off the bus may stay on the PCI list; the kernel said it, so it is lost and not unread."""
+    fault = counts(1, lambda w: (7, 8) if 5 <= w < 20 else (8, 8))
+    line = {"ts": [START.replace(minute=2, second=35)], "node_id": ["id-node001"], "kind": [kind], "code": [code]}
+    events = pl.DataFrame(line, schema_overrides={"ts": pl.Datetime("us", "UTC"), "code": pl.Int64})
+    rounds = [
+        replace(r, events=events) if w == 5 else r for w, r in enumerate(Cluster(nodes=4, host_fault=fault).rounds(30))
+    ]
+    assert [(w, f["cause"], f["severity"]) for w, f in played(rounds)] == [
+        (6, "gpu_lost", "page"), (20, "gpu_lost", "digest"),
+    ]  # fmt: skip
+
+
+def test_a_witness_of_long_ago_is_none() -> None:
+    """After all GPUs were there again, NVML alone is one witness once more."""
+    fault = counts(1, lambda w: (7, 8) if w == 5 or w >= 20 else (8, 8))
+    line = {"ts": [START.replace(minute=2, second=35)], "node_id": ["id-node001"], "kind": ["xid"], "code": [79]}
+    events = pl.DataFrame(line, schema_overrides={"ts": pl.Datetime("us", "UTC")})
+    rounds = [
+        replace(r, events=events) if w == 5 else r for w, r in enumerate(Cluster(nodes=4, host_fault=fault).rounds(30))
+    ]
+    assert [(w, f["cause"]) for w, f in played(rounds)] == [(23, "monitoring_blind")]
+
+
 def test_nvml_alone_is_blindness() -> None:
     """The PCI bus still shows all: nobody says that a GPU is lost, and a moment of it is nothing."""
     fault = counts(1, lambda w: (5, 8) if w >= 5 else (8, 8))

@@ -40,6 +40,8 @@ class AgentProcess:
         }  # fmt: skip
         settings = {"cluster": "test", "agent": {**base, **(agent or {})}, "bus": {"spool_dir": str(self.bus)}}
         self.config.write_text(to_toml({**settings, **sections}))
+        self.env: dict[str, str] | None = None
+        """Its environment; this process's where none is given."""
         self._running: subprocess.Popen[bytes] | None = None
 
     def command(self, *words: str) -> list[str]:
@@ -53,7 +55,9 @@ class AgentProcess:
     def start(self) -> int:
         """Start; its process id."""
         with (self.folder / "agent.log").open("ab") as log:
-            self._running = subprocess.Popen(self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self._running = subprocess.Popen(
+                self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.env
+            )
         return self._running.pid
 
     def stop(self, number: int = signal.SIGTERM, timeout_s: float = 30) -> int:

@@ -184,7 +184,7 @@ def test_lag(medium: Medium, send: Send) -> None:
         assert consumer.end_offsets()[last.partition] == last.offset + 4
 
 
-def test_largest_message(tmp_path: Path, request: pytest.FixtureRequest, medium: Medium) -> None:
+def test_largest_message(tmp_path: Path, medium: Medium) -> None:
     """A message of exactly the limit passes whole."""
     if isinstance(medium, OnSpool):
         medium.bus = SpoolBus(tmp_path / "large", 64 << 20)

@@ -101,7 +101,7 @@ def _until_sent(producer: Any, topic: str, batch: list[Message]) -> None:
 
 def test_reader_lives_through_it(mortal: kafka_broker.Broker) -> None:
     """A poll gives nothing meanwhile, a commit and the lag say that the broker is away; then reading goes on."""
-    bus = _bus(mortal, connect_timeout_s=3)
+    bus = _bus(mortal, connect_timeout_s=2)
     topic = _topic(bus)
     with closing(bus.producer()) as producer, closing(bus.consumer([topic], "g")) as consumer:
         producer.send(topic, bus_traffic.numbered(5))
@@ -177,7 +177,7 @@ def test_topic_that_does_not_exist(kafka_address: str) -> None:
     bus = KafkaBus(KafkaSettings(bootstrap=kafka_address, connect_timeout_s=1))
     with (
         closing(bus.producer()) as producer,
-        pytest.raises(BusUnavailable, match="does the topic exist|does not exist"),
+        pytest.raises(BusUnavailable, match="does the topic exist"),
     ):
         producer.send("nowhere", bus_traffic.numbered(1))
 

@@ -20,7 +20,7 @@ from graynode.pipeline import bus_metrics
 from graynode.pipeline.bus import Partition
 from graynode.pipeline.codec import Message
 from graynode.pipeline.spool import SpoolBus
-from graynode.pipeline.spool_frame import encode_frame, is_whole, read_frame
+from graynode.pipeline.spool_frame import encode_frame, is_whole, read_frame, walk
 
 TOPIC = "graynode.events"
 BOUND = 64 << 20
@@ -101,6 +101,8 @@ def test_torn_tail(tmp_path_factory: pytest.TempPathFactory, cut: int) -> None:
         assert bus_traffic.sequences(_all(live)) == {"node0": [100, 101]}
     assert _count(bus_metrics.CUT_BYTES, TOPIC) - before == (size - cut) % frame
     assert _sequence(bus) == [*range(whole), 100, 101]
+    with path.open("rb") as file:
+        assert sum(size for _, size, _ in walk(file.fileno(), 0, 0)) == path.stat().st_size
 
 
 @settings(max_examples=100, deadline=None)

@@ -14,10 +14,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import nvml_rig
+import nvml_standin
 import pytest
+from agent_fakes import until
 from agent_process import MAIN, AgentProcess, kmsg_line
 from prometheus_client.parser import text_string_to_metric_families
 
+from graynode.collectors.health import children as process_children
 from graynode.pipeline.schema import EVENTS, SAMPLES
 
 XID = "NVRM: Xid (PCI:0000:9b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
@@ -199,6 +203,30 @@ def test_metrics_page_tells_rounds_rows_errors_and_what_waits(tmp_path: Path) ->
     assert values["graynode_agent_spool_bytes",] > 0
     assert values["graynode_agent_held_bytes",] == 0
     assert "GET /metrics" not in agent.log
+
+
+@pytest.mark.nvml
+def test_gpus_through_the_real_binding_and_no_child_is_left(tmp_path: Path) -> None:
+    """pynvml over the stand-in library: a row a second for each GPU with the driver load, the host row says that NVML
+    answers, a kernel line is NVML's second witness; and the reading child ends with the agent, however that ends."""
+    scenario = nvml_standin.h100(tmp_path / "scenario", gpus=2)
+    scenario.write()
+    with AgentProcess(tmp_path, {"collectors": ["nvml", "kernel_log", "host"]}) as agent:
+        agent.env = nvml_standin.build(nvml_rig.CACHE).env(scenario.path)
+        for number, code in ((signal.SIGTERM, 0), (signal.SIGKILL, -signal.SIGKILL)):
+            seen = len(agent.rows("gpu"))
+            pid = agent.start()
+            agent.until(lambda seen=seen: len(agent.rows("gpu")) >= seen + 4)
+            children = process_children(Path("/proc"), pid)
+            assert len(children) == 1
+            assert agent.stop(number) == code
+            assert until(lambda children=children: not Path(f"/proc/{children[0]}").exists())
+        gpus, hosts = agent.rows("gpu"), agent.rows("host")
+    assert len({row["gpu_uuid"] for row in gpus}) == 2
+    assert all(row["driver_load"] == gpus[0]["driver_load"] and row["power_w"] > 0 for row in gpus)
+    assert {row["driver_load"] for row in hosts if "driver_load" in row} == {gpus[0]["driver_load"]}
+    assert any(row.get("nvml_up") == 1 and row.get("nvml_call_max_ms") is not None for row in hosts)
+    assert len({(row["ts"], row["gpu_uuid"]) for row in gpus}) == len(gpus)
 
 
 def test_samples_and_events_are_numbered_in_order(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from finding_rows import T0, finding
 from http_receiver import Answer, HttpReceiver, Request
 
 from graynode.detectors.incidents import Incidents
-from graynode.pipeline.bus import BusUnavailable, Partition, Received
+from graynode.pipeline.bus import BusRefused, BusUnavailable, Partition, Received
 from graynode.pipeline.codec import Message, decode
 from graynode.pipeline.schema import ACTIONS, INCIDENTS
 from graynode.pipeline.spool import SpoolBus
@@ -386,6 +386,24 @@ def test_the_role_tells_each_receiver_and_stops(tmp_path: Path, bus: SpoolBus) -
     assert sorted(got(receiver)) == [("n1", 0), ("n2", 0), ("n2", 0)]
 
 
+def test_a_bus_that_is_away_at_the_start_is_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+    """Joining is tried until it works, said once; a bus that refuses ends the role with its reason, not a traceback."""
+    tries: list[int] = []
+
+    def make() -> respond.Delivery:
+        tries.append(1)
+        if len(tries) == 1:
+            raise BusUnavailable("broker 127.0.0.1:1 does not answer")
+        raise BusRefused("wrong password")
+
+    assert respond._run_all({"oncall": make}, threading.Event())
+    said = capsys.readouterr().out
+    assert len(tries) == 2
+    assert "does not answer" in said
+    assert "wrong password" in said
+    assert "Traceback" not in said
+
+
 def test_no_receiver_waits_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Nobody to tell is no error: the role says it and waits to be stopped."""
     stop = threading.Event()
@@ -397,3 +415,41 @@ def test_no_receiver_waits_and_says_so(tmp_path: Path, capsys: pytest.CaptureFix
     thread.join(5)
     assert codes == [0]
     assert "respond.webhooks" in capsys.readouterr().out
+
+
+@pytest.mark.kafka
+def test_through_a_real_broker(kafka_address: str) -> None:
+    """The same over Kafka: all revisions in order through a receiver's bad minute, and none again after a restart."""
+    from graynode.pipeline.kafka import KafkaBus, KafkaSettings
+    from graynode.service.incident_bus import read_incidents
+
+    broker: Any = KafkaBus(KafkaSettings(bootstrap=kafka_address))
+    broker.create_topics(2, 1)
+    label = f"r{time.time_ns()}"
+    told = [{**r, "node_id": label} for r in revisions(4)]
+    others = 0
+
+    def mine(receiver: HttpReceiver) -> list[int]:
+        return [r.data["data"]["revision"] for r in receiver.requests if r.data["data"]["node_id"] == label]
+
+    def answer(_: int, request: Request) -> Answer:
+        nonlocal others
+        others += request.data["data"]["node_id"] == label
+        return Answer(503 if others in (1, 2) else 204)
+
+    producer = broker.producer()
+    try:
+        with HttpReceiver(answer, SECRET) as receiver:
+            publisher = Publisher(producer, "test")
+            publisher(told[:3])
+            with running(broker, receiver.url, publisher, label):
+                assert until(lambda: mine(receiver)[-1:] == [2], 60)
+                time.sleep(0.5)  # the commit that follows
+            publisher(told[3:])
+            with running(broker, receiver.url, publisher, label):
+                assert until(lambda: 3 in mine(receiver), 60)
+            assert mine(receiver) == [0, 0, 0, 1, 2, 3]
+        seen, _ = read_incidents(broker, f"look-{label}")
+        assert [r["revision"] for r in seen if r["node_id"] == label] == [0, 1, 2, 3]
+    finally:
+        producer.close()

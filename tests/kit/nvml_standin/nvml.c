@@ -17,7 +17,7 @@
 
 enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
        TIMEOUT = 10, LOST = 15, RESET_REQUIRED = 16, GPU_NOT_FOUND = 28 };
-enum { MAX_GPUS = 32, MAX_MIG = 8, MAX_EVENTS = 256, BUCKETS = 16384, KEY = 72, TEXT = 96 };
+enum { MAX_GPUS = 32, MAX_MIG = 8, MAX_EVENTS = 256, BUCKETS = 16384, KEY = 72, TEXT = 96, EPOCHS = 4 };
 enum { SYS = -1, ANY = -2 };
 
 /* ------------------------------------------------------------------ scenario */
@@ -35,8 +35,8 @@ typedef struct entry {
 } entry;
 
 typedef struct { long serial; int gpu; unsigned long long type, data; unsigned gi, ci; } event;
-typedef struct device { int gpu, mig; } device;
-typedef struct { long after; unsigned long long types[MAX_GPUS]; } event_set;
+typedef struct device { int gpu, mig, epoch; } device;
+typedef struct { long after; unsigned long long types[MAX_GPUS]; int epochs[MAX_GPUS]; } event_set;
 typedef struct { double at; int gpu, mig; } gpm_sample;
 
 static entry *table[BUCKETS];
@@ -46,10 +46,11 @@ static event events[MAX_EVENTS];
 static int event_count;
 static struct timespec loaded_mtime;
 static long loaded_size = -1;
+static const char *scenario_path, *calls_path;
 static double checked_at;
 static double born;
 static int initialised;
-static device devices[MAX_GPUS], migs[MAX_GPUS][MAX_MIG];
+static device devices[MAX_GPUS][EPOCHS], migs[MAX_GPUS][MAX_MIG];
 static int gpm_samples, event_sets;
 
 static double seconds(clockid_t which) {
@@ -127,24 +128,26 @@ static void load(const char *path) {
 
 /* The file is looked at again when 2 ms have passed since the last look; the writer waits longer than that. */
 static void refresh(void) {
-    const char *path = getenv("NVML_STANDIN_SCENARIO");
     struct stat s;
     double now = seconds(CLOCK_MONOTONIC);
-    if (!born) born = seconds(CLOCK_REALTIME);
-    if (!path || (checked_at && now - checked_at < 0.002)) return;
+    if (!born) {
+        born = seconds(CLOCK_REALTIME);
+        scenario_path = getenv("NVML_STANDIN_SCENARIO");
+        calls_path = getenv("NVML_STANDIN_CALLS");
+    }
+    if (!scenario_path || (checked_at && now - checked_at < 0.002)) return;
     checked_at = now;
-    if (stat(path, &s)) return;
+    if (stat(scenario_path, &s)) return;
     if (s.st_mtim.tv_sec == loaded_mtime.tv_sec && s.st_mtim.tv_nsec == loaded_mtime.tv_nsec && s.st_size == loaded_size)
         return;
     loaded_mtime = s.st_mtim;
     loaded_size = s.st_size;
-    load(path);
+    load(scenario_path);
 }
 
 static void note(const char *what, int gpu, int code) {
-    const char *path = getenv("NVML_STANDIN_CALLS");
-    if (!path) return;
-    FILE *f = fopen(path, "a");
+    if (!calls_path) return;
+    FILE *f = fopen(calls_path, "a");
     if (!f) return;
     fprintf(f, "%s %d %d\n", what, gpu, code);
     fclose(f);
@@ -182,6 +185,11 @@ static int flagged(int gpu, const char *key) {
     return e ? (int)e->base : 0;
 }
 
+/* A GPU that was reset (`epoch` counts resets) has another handle; the old one answers as if the GPU were lost. */
+static int epoch(int gpu) { return flagged(gpu, "epoch") % EPOCHS; }
+
+static int stale(device *d) { return d->epoch >= 0 && d->epoch != epoch(d->gpu); }
+
 static int trouble(int gpu, const char *key) {
     int err = flagged(gpu, "err"), lost = flagged(gpu, "lost") ? LOST : flagged(gpu, "reset") ? RESET_REQUIRED : 0;
     if (err) return err;
@@ -197,7 +205,7 @@ static int at(device *d, const char *key, entry **out) {
     if (!initialised) return UNINITIALIZED;
     if (!d) return INVALID;
     if (d->mig >= 0) { snprintf(full, KEY, "mig.%d.%s", d->mig, key); key = full; }
-    int code = trouble(d->gpu, key);
+    int code = stale(d) ? LOST : trouble(d->gpu, key);
     if (!code) { *out = look(d->gpu, key); code = settle(*out); }
     note(key, d->gpu, code);
     return code;
@@ -246,8 +254,8 @@ int nvmlInitWithFlags(unsigned flags) {
     int code = sys("init", &e);
     if (code) return code;
     for (int g = 0; g < MAX_GPUS; g++) {
-        devices[g] = (device){g, -1};
-        for (int m = 0; m < MAX_MIG; m++) migs[g][m] = (device){g, m};
+        for (int e = 0; e < EPOCHS; e++) devices[g][e] = (device){g, -1, e};
+        for (int m = 0; m < MAX_MIG; m++) migs[g][m] = (device){g, m, -1};
     }
     initialised = 1;
     return OK;
@@ -297,7 +305,7 @@ static int attach(int g, device **out) {
     entry *e = look(g, "handle");
     int code = e ? settle(e) : OK;
     note("handle", g, code);
-    if (!code) *out = &devices[g];
+    if (!code) *out = &devices[g][epoch(g)];
     return code;
 }
 
@@ -571,7 +579,7 @@ int nvmlDeviceGetFieldValues(device *d, int count, field_value *all) {
         field_value *f = &all[i];
         entry *e = look(d->gpu, name_of(key, "fi.%u.%u", f->id, f->scope));
         if (!e && !(e = look(d->gpu, name_of(key, "fi.%u", f->id)))) e = NULL;
-        f->code = (unsigned)trouble(d->gpu, key);
+        f->code = (unsigned)(stale(d) ? LOST : trouble(d->gpu, key));
         if (!f->code) f->code = (unsigned)settle(e);
         note(key, d->gpu, (int)f->code);
         if (!f->code) put(f, e);
@@ -656,7 +664,8 @@ int nvmlDeviceRegisterEvents(device *d, unsigned long long types, event_set *s) 
     int code = get_u64(d, "event_types", &supported);
     if (code) return code;
     if (types & ~supported) return NOT_SUPPORTED;
-    s->types[d->gpu] |= types;
+    s->types[d->gpu] = types | (s->epochs[d->gpu] == d->epoch ? s->types[d->gpu] : 0);
+    s->epochs[d->gpu] = d->epoch;
     return OK;
 }
 
@@ -667,8 +676,9 @@ int nvmlEventSetWait_v2(event_set *s, event_data *out, unsigned timeout_ms) {
     for (int i = 0; i < event_count; i++) {
         event *v = &events[i];
         if (v->serial <= s->after || v->gpu < 0 || v->gpu >= MAX_GPUS || !(s->types[v->gpu] & v->type)) continue;
+        if (s->epochs[v->gpu] != epoch(v->gpu)) continue;
         s->after = v->serial;
-        *out = (event_data){&devices[v->gpu], v->type, v->data, v->gi, v->ci};
+        *out = (event_data){&devices[v->gpu][epoch(v->gpu)], v->type, v->data, v->gi, v->ci};
         return OK;
     }
     if (timeout_ms) usleep(timeout_ms * 1000u);

@@ -1,0 +1,43 @@
+"""What an incident says of itself: title, action, owner, next step, and the GPU or link it names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from graynode.detectors.advice import ADVICE
+from graynode.detectors.evidence import Entry, worst
+
+
+def words(told: Mapping[str, Any], entries: Sequence[Entry]) -> dict[str, Any]:
+    """What the incident says of itself, from its worst entry and, where that is silent, from its cause."""
+    speaker = worst(entries)
+    advice = ADVICE[told["cause"]]
+    name = told["node"] or told["node_id"]
+    gpus = {e["pci_bus_id"] or e["gpu_uuid"] for e in entries} - {None}
+    return {
+        "gpu_uuid": speaker["gpu_uuid"],
+        "link": speaker["link"],
+        "pci_bus_id": speaker["pci_bus_id"],
+        "severity": speaker["severity"],
+        "title": f"{name}: {advice.title}{_where(speaker, len(gpus))}{_number(speaker)}",
+        "action": speaker["action"] or advice.action,
+        "action_source": speaker["action_source"] or "graynode",
+        "owner": speaker["owner"] or advice.owner,
+        "next_step": speaker["next_step"] or advice.next_step,
+    }
+
+
+def _where(speaker: Entry, gpus: int) -> str:
+    if speaker["link"]:
+        return f" (link {speaker['link']})"
+    name = speaker["pci_bus_id"] or speaker["gpu_uuid"]
+    if not name:
+        return ""
+    kind = "GPU" if speaker["gpu_uuid"] or speaker["subject"] == "gpu" else "device"
+    return f" ({kind} {name}{f' and {gpus - 1} more' if gpus > 1 else ''})"
+
+
+def _number(speaker: Entry) -> str:
+    kind, _, code = str(speaker["signal"]).partition("_")
+    return {"xid": f": Xid {code}", "sxid": f": SXid {code}"}.get(kind, "")
