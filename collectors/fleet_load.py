@@ -59,7 +59,7 @@ def traits(seed: int, gpus: int) -> Traits:
 
     Kinds of work bound by matrix products share a line, others have their own; heat is the GPU's own.
     """
-    rows = np.loadtxt(Path(__file__).with_name("longhorn_offsets.csv"), delimiter=",", skiprows=1)
+    rows = np.loadtxt(Path(__file__).with_name("longhorn_offsets.csv"), delimiter=",")
     heavy = np.array([work.name in _GEMM_BOUND for work in WORKS])
     which = np.where(heavy, 0, np.arange(len(WORKS)) + 1)[:, None]
     drawn = rows[(uniform(seed, 10, np.arange(gpus)[None, :], which) * len(rows)).astype(int)]

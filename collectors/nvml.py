@@ -51,7 +51,7 @@ class Nvml:
         monotonic: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._machine, self._deadline_s, self._monotonic, self._now = machine, deadline_s, monotonic, now
+        self._machine, self.deadline_s, self._monotonic, self._now = machine, deadline_s, monotonic, now
         self._session = Session(EVERY, os.environ if env is None else env, patience or Patience(), monotonic)
         self._load = DriverLoad(machine, now())
         self._presence = Presence(machine.sys)
@@ -97,7 +97,7 @@ class Nvml:
         """
         started = self._monotonic()
         self._owed |= round_.due
-        outcome = self._session.round(self._owed, started + self._deadline_s)
+        outcome = self._session.round(self._owed, started + self.deadline_s)
         loaded = self._hear()
         teller = Teller(self._machine, self._load.current, round_.ts)
         if loaded:

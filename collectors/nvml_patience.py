@@ -7,13 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Seconds. ``start_s``: a driver without persistence takes seconds a GPU to attach. The pairs are first and
+    """Seconds. ``start_s``: a driver without persistence takes seconds a GPU to attach; ``probe_for_s`` is how long a
+    try of a GPU that hung may take, its start included. The pairs are first and
     longest pause, doubling: between children that fail, between tries of a GPU that hung, between looks for GPUs
     that NVML does not list."""
 
     start_s: float = 60.0
     again_s: tuple[float, float] = (1.0, 60.0)
     probe_s: tuple[float, float] = (60.0, 3600.0)
+    probe_for_s: float = 60.0
     relist_s: tuple[float, float] = (60.0, 600.0)
 
 

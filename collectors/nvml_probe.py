@@ -41,7 +41,7 @@ class Probe:
     """A child that tries one GPU that hung, while the others are read by theirs. Never waits."""
 
     def __init__(self, session: Home, patience: Patience) -> None:
-        self._session, self._start_s = session, patience.start_s
+        self._session, self._for_s = session, patience.probe_for_s
         self._child: Child | None = None
         self._bus = ""
         self._pause = Pause(patience.probe_s)
@@ -80,7 +80,7 @@ class Probe:
             self._pause.reset()
             self._session.returned(self._bus)
             return [self._bus]
-        elif message is not None or now - self._child.started_at > self._start_s:
+        elif message is not None or now - self._child.started_at > self._for_s:
             self._give_up(now)
         return []
 

@@ -9,6 +9,7 @@
 needs to hear more. No clock, no lock, no I/O: the caller brings ``now`` (aware, UTC), serialises calls and
 publishes what is returned before it forgets the findings. Given the same findings twice, nothing is told twice.
 
+Nine nodes with one cause within minutes are nine incidents; the tenth and further ones are one (``storm``).
 An incident opens at its first finding of ``least`` severity or worse that is live. It is told again when it gets
 worse, when another GPU, link or signal joins, when its count has doubled, or when an hour has passed with more
 evidence. It is resolved when ``resolve_after_s`` has passed without evidence, but not while an entry is held

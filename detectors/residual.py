@@ -1,8 +1,8 @@
 """Residual: how much worse than its peers a GPU is now, and how much of that it always was.
 
-r = sign · [log x − own baseline − leave-one-out median over the peers of the same]. Peers do the same work at the same time:
-same job, role and model. Where no job is known, or it has too few GPUs here, peers are the same model on the node,
-and whoever uses such a residual widens the bands.
+r = sign · [log x − own baseline − leave-one-out median of that over the peers]. Peers do the same work at the same
+time: same job, role and model. Where no job is known, peers are the jobless GPUs of the same model on the node, and whoever
+uses such a residual widens the bands. A job that is too small has no peers: its neighbours do other work.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def peers(view: View) -> Peers:
     window = pl.Series(view.t_s)
     return Peers(
         codes(view.text("job_id_last"), view.text("job_role_last"), model, window),
-        codes(view.text("node_id"), model, window),
+        np.where(view.text("job_id_last").is_null().to_numpy(), codes(view.text("node_id"), model, window), -1),
     )
 
 
@@ -67,6 +67,12 @@ def against_own_and_peers(x: Floats, base: Floats, groups: Peers) -> tuple[Resid
     r = against_peers(x - known, groups)
     own = r.excess + known
     return Residual(np.where(np.isnan(base), np.nan, r.excess), r.median, r.peers, r.wide), own
+
+
+def widened(r: Residual, band: float) -> Floats:
+    """The excess, less ``band`` towards zero where the peers are weak: only what is beyond it counts."""
+    beyond = np.sign(r.excess) * np.maximum(np.abs(r.excess) - band, 0.0)
+    return np.where(r.wide, beyond, r.excess)
 
 
 def leave_one_out_median(values: Floats, groups: Ints) -> tuple[Floats, Ints]:

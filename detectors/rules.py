@@ -114,7 +114,7 @@ def _persists(kept: Arrays, rule: Rule, view: View, seconds: Floats, window_s: i
     mask = ((before << 1) | bad) & ((1 << table.WINDOWS_KEPT) - 1)
     mask = np.where(known, mask, before)
     kept[f"{rule.signal}.mask"] = mask.astype(np.float64)
-    hits = np.array([int(m & ((1 << rule.of) - 1)).bit_count() for m in mask], dtype=np.int64)
+    hits = np.bitwise_count(mask & ((1 << rule.of) - 1))
     return known & (hits >= rule.hits), known & (hits == 0)
 
 

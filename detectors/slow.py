@@ -55,10 +55,9 @@ class Slow:
         keys, now_s = keys_by_work(view, round_.jobs), epoch_s(round_.start)
         remembered = memory.recall(state.get("gpu"), keys, _columns())
         history = self._context(view, keys, remembered, state.get("history"), round_)
-        before = history
         history = baseline.roll(remembered, history, keys, SIGNALS, now_s)
         candidates = list(self._changes(round_, view, remembered))
-        if history is not None and history is not before:
+        if history is not None and now_s % baseline.DAY_S < round_.window_s:
             candidates += _levels(view, keys, history, np.floor(now_s / baseline.DAY_S) - 1)
         gpu = memory.remember(state.get("gpu"), keys, remembered, now_s)
         after: dict[str, pl.DataFrame] = {"gpu": gpu}
@@ -101,8 +100,9 @@ class Slow:
         for s, x in measured(view, round_.window_s).items():
             limit = self._thresholds.value(self.name, s, round_.window_s)
             r, own = residual.against_own_and_peers(x, remembered[f"{s}.base"], groups)
-            # Power says nothing across jobs: another job is another load
-            told = np.where(r.wide, np.nan, r.excess) if s == "power_at_clock" else r.excess
+            told = residual.widened(r, _TAU[s] / 2)
+            if s == "power_at_clock":  # it follows the load: only the same work for weeks makes it comparable
+                told = np.where(r.wide | (remembered[f"{s}.firm"] != 1.0), np.nan, told)
             scored[s] = r
             runs[s] = accumulate.advance(remembered, s, told, view.t_s, _TAU[s])
             baseline.learn(remembered, s, own, runs[s].sum < limit / 2, 3 * _TAU[s])
@@ -206,7 +206,7 @@ def _levels(view: View, keys: pl.Series, history: pl.DataFrame, day: float) -> l
     if "clock" not in found.columns:
         return []
     centre = found.get_column("clock").cast(pl.Float64).fill_null(float("nan")).to_numpy()
-    groups = codes(view.text("gpu_model_last").fill_null("unknown"))
+    groups = codes(view.text("gpu_model_last").fill_null("unknown"), keys.str.extract(r"\|(.*)$"))
     z, excess, peers = residual.robust_z(centre, groups, 0.002)
     p = np.where(np.isnan(z), np.nan, conformal.robust_tail(np.nan_to_num(z), peers))
     listed = conformal.benjamini_hochberg(p) & (excess >= np.log1p(TAU))

@@ -21,8 +21,9 @@ from graynode.detectors.residual import Peers, Residual
 from graynode.detectors.thresholds import Thresholds, shipped
 
 SIGNALS: Final = ("temp", "gradient")
-TAU_C: Final = 8.0
-"""Degrees over peers and past worth a ticket: a clogged filter or a failing fan gives ten and more."""
+TAU_C: Final = 12.0
+"""Degrees over peers and past worth a ticket: a clogged filter or a failing fan gives that and more, and healthy GPUs
+differ by half of it when the load changes, a tenth in cooling being 4 °C at 700 W."""
 _MARGIN_C: Final = 2.0
 _SLOPE: Final = 0.05
 _SLOPE_MOST: Final = 0.15
@@ -80,7 +81,7 @@ class Thermal:
             limit = self._thresholds.value(self.name, s, window_s)
             base = remembered[f"{s}.base"]
             r, own = residual.against_own_and_peers(x, base, groups)
-            run = accumulate.advance(remembered, s, r.excess, view.t_s, TAU_C)
+            run = accumulate.advance(remembered, s, residual.widened(r, TAU_C / 2), view.t_s, TAU_C)
             baseline.learn(remembered, s, own, run.sum < limit / 2, 3 * TAU_C)
             for i in np.flatnonzero(run.sum >= limit / 2):
                 yield _hot(view, int(i), s, measured[s][i], r, base[i], run, limit)

@@ -185,6 +185,8 @@ class Lake:
         Gives the version committed. ``SecondWriter``: an offset has been moved by somebody else or would go back;
         nothing was written. ``LakeError``: not now. ``KeyError``/``ValueError``: rows that do not fit.
         """
+        if table not in TABLES:
+            raise KeyError(f"{table} is not a table of the contract")
         data = to_lake(table, conform(table, frame))
         with self._lock:
             writing = self._writing.get(table) or self._writing.setdefault(table, _Writing(self, table))

@@ -64,6 +64,8 @@ def conform(table: str, frame: pl.DataFrame) -> pl.DataFrame:
         raise KeyError(f"{table} has no field {', '.join(sorted(unknown))}")
     if frame.schema == schema:
         return frame
+    if not frame.width:
+        return pl.DataFrame(schema=schema)
     have = frame.schema
     return frame.select(
         (pl.col(name).cast(kind) if have[name] != kind else pl.col(name))

@@ -167,7 +167,10 @@ def read_incidents(
 
 
 def restore(bus: Bus, incidents: Restored, group: str = "graynode-detect-incidents") -> int:
-    """Rebuild open incidents from the bus; gives how many revisions were read."""
+    """Rebuild open incidents from the bus; gives how many revisions were read.
+
+    The group never commits: on a spool, that keeps every incident (up to its bound) for the next start.
+    """
     revisions, _ = read_incidents(bus, group)
     incidents.restore(revisions)
     return len(revisions)

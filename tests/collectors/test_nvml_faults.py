@@ -11,7 +11,7 @@ from pathlib import Path
 
 import nvml_standin as standin
 import pytest
-from nvml_rig import SOON, Rig, events, quality, rig, samples
+from nvml_rig import HANG_S, PATIENT_S, SOON, Rig, events, quality, rig, samples
 
 pytestmark = pytest.mark.nvml
 
@@ -222,14 +222,14 @@ def hung(node: Rig, gpu: int) -> tuple[list[str], float]:
     """Let a GPU hang; the kinds of event of that round, and how long it took."""
     node.scenario.set("energy", "hang", gpu).write()
     started = time.monotonic()
-    rows = node.round(1)
+    rows = node.hang()
     assert "gpu" not in rows
     return [e["kind"] for e in events(rows)], time.monotonic() - started
 
 
 def test_hung_gpu_is_left_and_the_others_go_on(tmp_path: Path) -> None:
     """A call that does not return ends in the deadline; NVML is blind until a child without that GPU answers."""
-    with rig(tmp_path, gpus=4, deadline_s=0.5) as node:
+    with rig(tmp_path, gpus=4) as node:
         node.round()
         kinds, took = hung(node, 2)
         assert sorted(kinds) == ["gpu_hung", "nvml_blind"]
@@ -247,17 +247,17 @@ def test_hung_gpu_is_left_and_the_others_go_on(tmp_path: Path) -> None:
 
 def test_hung_gpu_names_the_call(tmp_path: Path) -> None:
     """The event says which GPU and which call."""
-    with rig(tmp_path, deadline_s=0.5) as node:
+    with rig(tmp_path) as node:
         node.round()
         node.scenario.set("energy", "hang", 1).write()
-        (event,) = events(node.round(1), "gpu_hung")
+        (event,) = events(node.hang(), "gpu_hung")
         assert event["gpu_uuid"] == node.scenario.uuid(1)
         assert "nvmlDeviceGetTotalEnergyConsumption" in event["attributes"]["nvml"]
 
 
 def test_hung_gpu_returns(tmp_path: Path) -> None:
     """The GPU that hung is tried alone, and read with the others as soon as it answers."""
-    with rig(tmp_path, deadline_s=0.5) as node:
+    with rig(tmp_path) as node:
         node.round()
         hung(node, 0)
         node.until(lambda r: "gpu" in r, 1)
@@ -269,7 +269,7 @@ def test_hung_gpu_returns(tmp_path: Path) -> None:
 
 def test_hung_gpu_that_falls_off_the_bus(tmp_path: Path) -> None:
     """A GPU that hangs and is off the PCI bus is lost: two witnesses."""
-    with rig(tmp_path, deadline_s=0.5) as node:
+    with rig(tmp_path) as node:
         node.round()
         hung(node, 0)
         node.until(lambda r: "gpu" in r, 1)
@@ -280,7 +280,7 @@ def test_hung_gpu_that_falls_off_the_bus(tmp_path: Path) -> None:
 
 def test_gpu_that_hangs_while_it_is_attached(tmp_path: Path) -> None:
     """A GPU that hangs when its handle is asked for, before anybody knows its address, is left out by its index."""
-    with rig(tmp_path, gpus=3, patience=replace(SOON, start_s=0.5)) as node:
+    with rig(tmp_path, gpus=3, patience=replace(SOON, start_s=2)) as node:
         node.scenario.set("handle", "hang", 1).write()
         rows = node.until(lambda r: "gpu" in r)
         assert samples(rows).keys() == {node.scenario.uuid(0), node.scenario.uuid(2)}
@@ -290,11 +290,13 @@ def test_gpu_that_hangs_while_it_is_attached(tmp_path: Path) -> None:
 
 def test_every_gpu_hangs(tmp_path: Path) -> None:
     """With every GPU hung NVML stays blind; one that answers again ends that."""
-    with rig(tmp_path, deadline_s=0.4) as node:
+    with rig(tmp_path) as node:
         node.round()
         node.scenario.set("energy", "hang").write()
+        node.collector.deadline_s = HANG_S
         node.until(lambda r: bool(events(r, "gpu_hung")), 1)
         node.until(lambda r: bool(events(r, "gpu_hung")), 1)
+        node.collector.deadline_s = PATIENT_S
         assert node.collector.nvml_up is False
         node.scenario.set("energy", 5_000_000_000).write()
         node.until(lambda r: len(r.get("gpu", ())) == 2)
@@ -316,7 +318,7 @@ def test_crashing_reader(tmp_path: Path) -> None:
 
 def test_close_ends_the_child(tmp_path: Path) -> None:
     """``close`` ends the child, also one that hangs, and twice is as good as once."""
-    with rig(tmp_path, deadline_s=0.3) as node:
+    with rig(tmp_path) as node:
         node.round()
         (pid,) = children()
         node.collector.close()
@@ -326,10 +328,10 @@ def test_close_ends_the_child(tmp_path: Path) -> None:
 
 def test_classes_of_a_blind_time_are_made_up_for(tmp_path: Path) -> None:
     """A slow class that was due while NVML was blind is read as soon as it answers again."""
-    with rig(tmp_path, deadline_s=0.4) as node:
+    with rig(tmp_path) as node:
         node.round()
         node.scenario.set("temp", "hang", 0).write()
-        assert "gpu" not in node.round(1, 10, 60)
+        assert "gpu" not in node.hang(1, 10, 60)
         rows = node.until(lambda r: "gpu" in r, 1)
         assert rows["gpu"][0]["pcie_gen_max"] == 5
 

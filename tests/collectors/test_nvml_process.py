@@ -49,6 +49,7 @@ state, sysfs = map(Path, sys.argv[1:])
 nvml = Nvml(Machine("c", "n", "i", "configured", "b", state, sys=sysfs), deadline_s=30)
 for due in ({1, 10, 60}, {1}):
     print(len(nvml.collect(Round(datetime.now(UTC), frozenset(due))).get("gpu", ())), flush=True)
+    sys.stdin.readline()
 """
 
 
@@ -57,16 +58,20 @@ def test_the_child_ends_with_its_parent(tmp_path: Path, hangs: bool) -> None:
     """An agent that is killed leaves no reader behind, also not one in the middle of a call."""
     with rig(tmp_path) as node:
         command = [sys.executable, "-I", "-c", PARENT, str(tmp_path / "state2"), str(node.sys)]
-        parent = subprocess.Popen(command, env=node.env, stdout=subprocess.PIPE, text=True)
+        parent = subprocess.Popen(command, env=node.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert parent.stdout is not None
+        assert parent.stdin is not None
         assert parent.stdout.readline().strip() == "2"
         if hangs:
             node.scenario.set("temp", "hang").write()
+            parent.stdin.write("go on\n")
+            parent.stdin.flush()
             time.sleep(0.3)
-        (reader,) = readers(parent.pid) or readers_until(parent.pid)
+        (reader,) = readers(parent.pid)
         parent.send_signal(signal.SIGKILL)
         parent.wait()
         parent.stdout.close()
+        parent.stdin.close()
         assert until(lambda: not alive(reader))
 
 
@@ -111,7 +116,7 @@ def test_pauses_double_up_to_the_longest() -> None:
 
 def test_a_hung_gpu_in_the_agent(tmp_path: Path) -> None:
     """In the agent, a GPU that hangs costs the other collectors no round, and its rows are sent without it."""
-    with rig(tmp_path, gpus=3, deadline_s=1.0) as node:
+    with rig(tmp_path, gpus=3, deadline_s=2.0) as node:
         other, sink, stop = Source(), Sink(), threading.Event()
         agent = Agent(
             node.machine, [node.collector, other], sink, 1,
@@ -133,8 +138,9 @@ def test_a_hung_gpu_in_the_agent(tmp_path: Path) -> None:
 
 def test_rounds_end_by_their_deadline(tmp_path: Path) -> None:
     """Whatever hangs, and however often, ``collect`` returns by its deadline."""
-    with rig(tmp_path, gpus=3, deadline_s=0.3) as node:
+    with rig(tmp_path, gpus=3) as node:
         node.round()
+        node.collector.deadline_s = 0.3
         for gpu in range(3):
             node.scenario.set("temp", "hang", gpu).write()
         end = time.monotonic() + 3
@@ -153,11 +159,6 @@ def readers(pid: int) -> list[int]:
         if alive(child) and b"nvml_reader" in Path(f"/proc/{child}/cmdline").read_bytes():
             found.append(child)
     return found
-
-
-def readers_until(pid: int) -> list[int]:
-    assert until(lambda: bool(readers(pid)))
-    return readers(pid)
 
 
 def alive(pid: int) -> bool:

@@ -201,7 +201,7 @@ def test_long_after_the_start(tmp_path: Path) -> None:
         states.update(row["state"] for row in rows.get("job", ()))
     assert states["queued"] > 5
     assert states["running"] > 5
-    again = _collector(tmp_path, nodes=8).collect(_round(240 * 3600.0))  # a restart after ten days takes up the same fleet
+    again = _collector(tmp_path, nodes=8).collect(_round(240 * 3600.0))  # a restart after ten days: the same fleet
     busy = {row["job_id"] for row in again["gpu"]} - {None}
     assert busy
     assert busy == {row["job_id"] for row in collector.collect(_round(240 * 3600.0))["gpu"]} - {None}

@@ -21,7 +21,11 @@ from graynode.collectors.nvml_patience import Patience
 
 CACHE: Final = Path(tempfile.gettempdir()) / f"graynode-nvml-standin-{os.getuid()}"
 """Where the library is kept between runs; its name carries the hash of its source."""
-SOON: Final = Patience(start_s=20, again_s=(0.01, 0.05), probe_s=(0.05, 0.2), relist_s=(0.01, 0.05))
+SOON: Final = Patience(start_s=20, again_s=(0.01, 0.05), probe_s=(0.05, 0.2), probe_for_s=1.5, relist_s=(0.01, 0.05))
+PATIENT_S: Final = 30.0
+"""Deadline of rounds in which nothing hangs, so that a busy machine is not taken for a sick GPU."""
+HANG_S: Final = 0.5
+"""Deadline of the round in which something hangs."""
 EVERYTHING: Final = (1, 10, 60)
 
 
@@ -33,14 +37,22 @@ class Rig:
         self.sys = nvml_standin.pci_tree(root / "sys", scenario)
         self.machine: Machine = machine(root / "state", sys=self.sys)
         self.env = standin.env(scenario.path, calls=self.calls if nvml.pop("record", False) else None)
-        self._options = {"env": self.env, "patience": SOON, **nvml}
+        self._options = {"env": self.env, "patience": SOON, "deadline_s": PATIENT_S, **nvml}
         self.collector = Nvml(self.machine, **self._options)
 
     def round(self, *due: int, ts: datetime | None = None) -> Rows:
         """One round; all classes unless said otherwise."""
         return self.collector.collect(Round(ts or datetime.now(UTC), frozenset(due or EVERYTHING), 1.0))
 
-    def until(self, done: Callable[[Rows], bool], *due: int, timeout_s: float = 20.0) -> Rows:
+    def hang(self, *due: int) -> Rows:
+        """A round in which something hangs; the 1 s class unless said otherwise."""
+        self.collector.deadline_s = HANG_S
+        try:
+            return self.round(*(due or (1,)))
+        finally:
+            self.collector.deadline_s = PATIENT_S
+
+    def until(self, done: Callable[[Rows], bool], *due: int, timeout_s: float = 40.0) -> Rows:
         """Rounds until one satisfies ``done``; that one's rows."""
         end = time.monotonic() + timeout_s
         while time.monotonic() < end:

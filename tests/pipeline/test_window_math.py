@@ -188,7 +188,7 @@ def oracle(rows: list[dict[str, Any]], name: str, scope: str) -> dict[tuple[str,
     }
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(SAMPLES, st.randoms(use_true_random=False))
 def test_counters_agree_with_the_oracle_in_any_order(samples: list[dict[str, Any]], random: Any) -> None:
     """Reboots, reloads, falls, wraps and nulls at random."""
@@ -204,7 +204,7 @@ def test_counters_agree_with_the_oracle_in_any_order(samples: list[dict[str, Any
         assert found == expected, name
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(SAMPLES, st.integers(1, 5), st.booleans())
 def test_window_by_window_is_the_same_as_all_at_once(samples: list[dict[str, Any]], cut: int, from_lake: bool) -> None:
     """The carry is enough, whether it stayed in memory or was made again from the window table."""
@@ -221,7 +221,7 @@ def test_window_by_window_is_the_same_as_all_at_once(samples: list[dict[str, Any
     assert_frame_equal(pl.concat([first, second]).sort(order).drop(unsure), whole.sort(order).drop(unsure))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(SAMPLES)
 def test_windows_merged_are_the_whole_hour(samples: list[dict[str, Any]]) -> None:
     """An hour from 30 s windows says what the hour's samples say."""

@@ -146,7 +146,7 @@ def traffic(random_: random.Random) -> list[Received]:
     return log.received
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_polls_of_any_size_give_the_same_rows(seed: int) -> None:
     """Late, silent, behind and rebooted machines: one poll, or many with closes in between."""
     random_ = random.Random(seed)

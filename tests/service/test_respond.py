@@ -12,6 +12,7 @@ import pytest
 from agent_fakes import until
 from finding_rows import T0, finding
 from http_receiver import Answer, HttpReceiver, Request
+from structlog.testing import capture_logs
 
 from graynode.detectors.incidents import Incidents
 from graynode.pipeline.bus import BusRefused, BusUnavailable, Partition, Received
@@ -344,12 +345,14 @@ def test_a_wrong_address_or_ca(tmp_path: Path) -> None:
         respond.make_webhook("on call", section(tmp_path))
 
 
-def test_a_secret_that_others_may_read_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_secret_that_others_may_read_is_warned_of(tmp_path: Path) -> None:
     """It works, and says how to close it."""
-    respond.make_webhook("oncall", section(tmp_path, mode=0o644)).close()
-    assert "chmod 600" in capsys.readouterr().out
-    respond.make_webhook("oncall", section(tmp_path)).close()
-    assert "chmod 600" not in capsys.readouterr().out
+    with capture_logs() as said:
+        respond.make_webhook("oncall", section(tmp_path, mode=0o644)).close()
+    assert [(line["log_level"], line["way_out"]) for line in said] == [("warning", "chmod 600")]
+    with capture_logs() as said:
+        respond.make_webhook("oncall", section(tmp_path)).close()
+    assert said == []
 
 
 def config(tmp_path: Path, url: str) -> Any:
@@ -386,7 +389,7 @@ def test_the_role_tells_each_receiver_and_stops(tmp_path: Path, bus: SpoolBus) -
     assert sorted(got(receiver)) == [("n1", 0), ("n2", 0), ("n2", 0)]
 
 
-def test_a_bus_that_is_away_at_the_start_is_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bus_that_is_away_at_the_start_is_waited_for() -> None:
     """Joining is tried until it works, said once; a bus that refuses ends the role with its reason, not a traceback."""
     tries: list[int] = []
 
@@ -396,25 +399,25 @@ def test_a_bus_that_is_away_at_the_start_is_waited_for(capsys: pytest.CaptureFix
             raise BusUnavailable("broker 127.0.0.1:1 does not answer")
         raise BusRefused("wrong password")
 
-    assert respond._run_all({"oncall": make}, threading.Event())
-    said = capsys.readouterr().out
+    with capture_logs() as said:
+        assert respond._run_all({"oncall": make}, threading.Event())
     assert len(tries) == 2
-    assert "does not answer" in said
-    assert "wrong password" in said
-    assert "Traceback" not in said
+    assert [line["reason"] for line in said] == ["broker 127.0.0.1:1 does not answer", "wrong password"]
+    assert not any("exc_info" in line for line in said)
 
 
-def test_no_receiver_waits_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_receiver_waits_and_says_so() -> None:
     """Nobody to tell is no error: the role says it and waits to be stopped."""
     stop = threading.Event()
     empty = parse({"respond": {"metrics_listen": ""}}, "test")
-    thread, codes = in_thread(lambda: respond.run(empty, stop))
-    time.sleep(0.1)
-    assert thread.is_alive()
-    stop.set()
-    thread.join(5)
+    with capture_logs() as said:
+        thread, codes = in_thread(lambda: respond.run(empty, stop))
+        assert until(lambda: bool(said))
+        assert thread.is_alive()
+        stop.set()
+        thread.join(5)
     assert codes == [0]
-    assert "respond.webhooks" in capsys.readouterr().out
+    assert said[0]["key"] == "respond.webhooks"
 
 
 @pytest.mark.kafka

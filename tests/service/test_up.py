@@ -1,0 +1,85 @@
+"""``graynode up`` as a newcomer runs it: set up, found, told, ended with Ctrl-C, taken up again."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from graynode.pipeline.lake import Lake
+from graynode.pipeline.queries import Queries
+
+GRAYNODE = Path(sys.executable).with_name("graynode")
+FAULTS = """
+[[fault]]
+kind = "pcie_width"
+start = "-20h"
+size = 8
+
+[[fault]]
+kind = "gpu_lost"
+start = "-30m"
+"""
+
+
+def start(tmp_path: Path, *words: str) -> subprocess.Popen[str]:
+    command = [str(GRAYNODE), "up", "--data", str(tmp_path / "data"), *words]
+    env = {**os.environ, "COLUMNS": "120", "PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
+
+
+def read_until(process: subprocess.Popen[str], word: str, timeout_s: float = 200) -> str:
+    assert process.stdout is not None
+    said, end = "", time.monotonic() + timeout_s
+    while word not in said:
+        line = process.stdout.readline()
+        said += line
+        assert line, f"it ended: {said}"
+        assert time.monotonic() < end, said
+    return said
+
+
+@pytest.mark.timeout(420)
+def test_main_job_from_nothing_to_a_lake_that_stays(tmp_path: Path) -> None:
+    """Faults of a simulated fleet arrive through the webhook with lines to type; Ctrl-C leaves a lake that opens; the
+    folder can be held once and taken up again."""
+    (tmp_path / "faults.toml").write_text(FAULTS)
+    process = start(tmp_path, "--nodes", "6", "--days", "2", "--faults", str(tmp_path / "faults.toml"))
+    try:
+        said = read_until(process, "Watching")
+        assert "pcie_degraded" in said
+        assert "gpu_lost" in said
+        assert "graynode explain" in said.replace("\n", "")
+        assert "graynode sql" in said.replace("\n", "")
+        second = start(tmp_path)
+        assert second.stdout is not None
+        assert "in use by another graynode up" in second.stdout.read()
+        assert second.wait(30) == 2
+        process.send_signal(signal.SIGINT)
+        assert "The lake stays in" in read_until(process, "Ended")
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+    queries = Queries(Lake(str(tmp_path / "data" / "lake")))
+    told = {(row["node"], row["cause"]) for row in queries.rows("SELECT node, cause FROM incident_now")}
+    truth = [json.loads(line) for line in (tmp_path / "data" / "truth.jsonl").read_text().splitlines()]
+    where = {fault["kind"]: fault["node"] for fault in truth}
+    assert {(where["pcie_width"], "pcie_degraded"), (where["gpu_lost"], "gpu_lost")} <= told
+    assert {node for node, _ in told} <= set(where.values())  # and no healthy machine is named
+    assert queries.rows("SELECT count(*) n FROM host WHERE node NOT LIKE 'sim-%'")[0]["n"] > 0
+    queries.close()
+
+
+def test_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    """A data folder below a file is refused in one line with the way out."""
+    (tmp_path / "data").write_text("")
+    process = start(tmp_path)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "--data" in said
+    assert "Traceback" not in said
