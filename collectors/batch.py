@@ -151,7 +151,7 @@ class Batcher:
     def _say_dead(self, table: Table, row: Row, field: str, reason: str) -> None:
         entity = row.get("gpu_uuid") or row.get("link") or row["node_id"]
         said = {
-            "table": table.name, "entity": str(entity), "field": field, "state": "error",
+            "table_name": table.name, "entity": str(entity), "field": field, "state": "error",
             "reason": f"does not fit the contract: {reason}"[:400],
         }  # fmt: skip
         who = {name: row[name] for name in ("node_id", "node", "boot_id") if isinstance(row.get(name), str)}

@@ -261,7 +261,7 @@ class Infiniband:
         if self._state.trouble != self._said:
             self._said = self._state.trouble
             state = "error" if self._said else "measured"
-            who = {"table": "link", "entity": self._machine.node_id, "field": "*", "state": state}
+            who = {"table_name": "link", "entity": self._machine.node_id, "field": "*", "state": state}
             rows["quality"].append(who | {"reason": self._said or "down times are kept again"})
 
 

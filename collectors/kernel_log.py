@@ -207,7 +207,7 @@ class KernelLog:
     def _quality(self, reason: str | None) -> Row:
         state = "error" if reason else "measured"
         who = {"entity": self._machine.node_id, "field": "*", "state": state}
-        return {"table": "event", **who, "reason": reason or "the kernel log's position is kept again"}
+        return {"table_name": "event", **who, "reason": reason or "the kernel log's position is kept again"}
 
     def _snapshot(self) -> dict[str, Any]:
         position = self._file.position() if self._file else self._position

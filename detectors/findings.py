@@ -145,7 +145,7 @@ def _shift(told: Sequence[Candidate], shared: tuple[str, str | None, int]) -> Ca
         "node_id": f"{subject}:{name or worst.get('cluster')}",
         "node": f"{subject} {name or worst.get('cluster')}",
         "cause": "monitoring_blind" if worst["cause"] == "monitoring_blind" else "fleet_shift",
-        "severity": "ticket",
+        "severity": min("ticket", worst["severity"], key=lambda s: -schema.SEVERITIES.index(s)),
         "message": f"{what} ({worst['signal']}); worst: {worst['message']}",
         "action": f"Look for one cause that they share ({where}): a change of driver, network, cooling or job",
         "evidence": {"nodes": nodes[:_NAMED_NODES], "nodes_told": len(nodes), "nodes_seen": of, "shared": name},

@@ -4,8 +4,10 @@ The forest only ranks. Whether a score is rare is said by split-conformal p-valu
 not fitted on, one window per GPU and day, so that one GPU's busy hour does not count as many. ``contamination`` is an
 asserted prevalence and decides nothing. It scores every tenth round and never pages: its findings are a digest.
 
-Residuals are those against the peers, less the GPU's own mean of them: a GPU that always clocks lower is not odd. That
-mean forgets with a day's memory, so a slow ramp is not seen here; ``slow`` and ``thermal`` are there for it.
+Residuals are those against the peers of the job, less the GPU's own mean of them in this job: a GPU that always clocks
+lower is not odd. That mean forgets with a day's memory, so a slow ramp is not seen here; ``slow`` and ``thermal`` are
+there for it. Only GPUs that do the same at the same time are compared: training and fine-tuning, or work whose kind is
+not known. A serving replica with more requests than its neighbour is no oddity.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import polars as pl
 from graynode.detectors import capability, conformal, findings, memory, residual
 from graynode.detectors.base import Round, Scored, State
 from graynode.detectors.findings import Candidate
-from graynode.detectors.frames import Bools, Floats, View, codes, epoch_s, gpus, moment
+from graynode.detectors.frames import Bools, Floats, View, codes, epoch_s, gpus, keys_by_work, moment
 from graynode.detectors.thresholds import Thresholds, shipped
 
 EVERY: Final = 10
@@ -38,7 +40,8 @@ _SETTLED: Final = 12
 """Scorings (an hour) before a GPU's own mean is trusted."""
 _MEMORY: Final = 288.0
 """Scorings that the own mean remembers: a day."""
-_COLUMNS: Final = ("sum", "since", "scorings", *_FEATURES)
+_COLUMNS: Final = ("sum", "since", "job", "scorings", *_FEATURES)
+_SYNCHRONOUS: Final = ("training", "fine_tuning")
 _SEED: Final = 20_261
 _MOST: Final = 3.0
 
@@ -58,8 +61,9 @@ class Forest:
         if int(now_s // round_.window_s) % EVERY:
             return Scored(findings.none(), state)
         view = gpus(round_.gpu, _NUMBERS)
-        excess = _features(view, round_.window_s)
+        excess = np.where(_synchronous(view, round_.jobs)[:, None], _features(view, round_.window_s), np.nan)
         remembered = memory.recall(state.get("gpu"), view.keys, _COLUMNS)
+        _new_jobs(view, remembered)
         features = excess - np.column_stack([remembered[f] for f in _FEATURES])
         judged = ~np.all(np.isnan(features), axis=1) & (remembered["scorings"] >= _SETTLED)
         p = _p_values(state.get("history"), features, judged)
@@ -75,10 +79,25 @@ class Forest:
 def _features(view: View, window_s: int) -> Floats:
     groups = residual.peers(view)
     judged = capability.loaded(view, window_s)
-    columns = [
-        residual.against_peers(np.where(judged, residual.log_of(view.x[f]), np.nan), groups).excess for f in _FEATURES
-    ]
-    return np.column_stack(columns) if len(view) else np.zeros((0, len(_FEATURES)))
+    columns = []
+    for f in _FEATURES:
+        r = residual.against_peers(np.where(judged, residual.log_of(view.x[f]), np.nan), groups)
+        columns.append(np.where(r.wide, np.nan, r.excess))
+    return np.column_stack(columns)
+
+
+def _synchronous(view: View, jobs: pl.DataFrame) -> Bools:
+    kinds = keys_by_work(view, jobs).str.extract(r"\|(.*)$").fill_null(_SYNCHRONOUS[0])
+    return kinds.is_in(_SYNCHRONOUS).to_numpy()
+
+
+def _new_jobs(view: View, remembered: memory.Arrays) -> None:
+    """What a GPU's mean was in another job says nothing about it in this one. In place."""
+    job = (view.text("job_id_last").fill_null("").hash().to_numpy() >> np.uint64(12)).astype(np.float64)
+    other = job != remembered["job"]
+    for c in ("sum", "since", "scorings", *_FEATURES):
+        remembered[c] = np.where(other, np.nan, remembered[c])
+    remembered["job"] = job
 
 
 def _settle(remembered: memory.Arrays, excess: Floats, healthy: Bools) -> None:

@@ -1,8 +1,8 @@
 """Residual: how much worse than its peers a GPU is now, and how much of that it always was.
 
 r = sign · [log x − own baseline − leave-one-out median of that over the peers]. Peers do the same work at the same
-time: same job, role and model. Where no job is known, peers are the jobless GPUs of the same model on the node, and whoever
-uses such a residual widens the bands. A job that is too small has no peers: its neighbours do other work.
+time: same job, role and model. Where no job is known, peers are the jobless GPUs of the same model on the node, and
+whoever uses such a residual widens the bands. A job that is too small has no peers: its neighbours do other work.
 """
 
 from __future__ import annotations

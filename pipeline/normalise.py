@@ -61,7 +61,7 @@ class Normaliser:
     def restore(self, quality: pl.DataFrame) -> None:
         """Take what the table ``quality`` says of fields that were bad when the pipeline last stopped."""
         own = quality.filter(pl.col("reason").str.starts_with(PREFIX)).sort("ts")
-        keys = ("table", "cluster", "node_id", "entity", "field")
+        keys = ("table_name", "cluster", "node_id", "entity", "field")
         for row in own.unique(keys, keep="last", maintain_order=True).iter_rows(named=True):
             key: Key = tuple(row[name] for name in keys)
             self._forget(key)
@@ -180,7 +180,7 @@ def _quality_row(key: Key, row: dict[str, Any], state: str, reason: str) -> dict
     table, cluster, node_id, entity, name = key
     return {
         "ts": row["ts"], "cluster": cluster, "node_id": node_id, "node": row["node"], "boot_id": row["boot_id"],
-        "table": table, "entity": entity, "field": name, "state": state, "reason": reason, SOURCE: row[SOURCE],
+        "table_name": table, "entity": entity, "field": name, "state": state, "reason": reason, SOURCE: row[SOURCE],
     }  # fmt: skip
 
 

@@ -45,7 +45,8 @@ class Owned:
         self.committed = {t: lake.committed(t, self.id) or 0 for t in landed_tables(partition.topic)}
         self.seen = Seen()
         self.least_committed = min(self.committed.values())
-        self.start: int | None = self.least_committed or None
+        # Without a snapshot the whole log is passed once more: only so is it known what was met.
+        self.start: int | None = None
         held = snapshot.load(lake, partition)
         if held is not None and held[0] <= self.least_committed:
             self.start, self.seen = held[0], held[1]

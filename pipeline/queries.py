@@ -38,7 +38,7 @@ _ONCE: Final[Mapping[str, str]] = {
 _NOW: Final[Mapping[str, tuple[str, str, str]]] = {
     "incident_now": ("incident", "incident_id", "revision"),
     "inventory_now": ("inventory", "cluster, node_id, kind, entity", "ts"),
-    "quality_now": ("quality", 'cluster, node_id, "table", entity, field', "ts"),
+    "quality_now": ("quality", "cluster, node_id, table_name, entity, field", "ts"),
     "job_now": ("job", "cluster, job_id, node_id", "ts"),
 }
 """Change logs as of their latest row."""

@@ -124,7 +124,7 @@ def test_dead_field_is_said_in_quality_once(tmp_path: Path) -> None:
     assert told["reason"].startswith("does not fit the contract: ")
     told.pop("reason")
     assert told == {
-        "ts": TS, "cluster": "test", "node_id": "sim-3", "table": "gpu", "entity": "GPU-1",
+        "ts": TS, "cluster": "test", "node_id": "sim-3", "table_name": "gpu", "entity": "GPU-1",
         "field": "sm_clock_mhz", "state": "error",
     }  # fmt: skip
     assert batcher.take() == []

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from graynode.collectors import nvml_wire as wire
@@ -25,6 +25,8 @@ from graynode.collectors.nvml_plausible import EVERY, Plausible
 from graynode.pipeline.schema import QUALITY_STATES, TABLES
 
 IDENTITY = {"gpu_model", "pci_bus_id"}
+at_leisure = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""A busy machine is no bug."""
 
 
 @pytest.mark.parametrize("driver", ["470.256.02", "550.163.01", "580.65.06", "580.105.08", "580.126.09", "615.13"])
@@ -81,6 +83,7 @@ GPU = {f.name: f for f in TABLES["gpu"].fields}
 NUMBERS = [n for n in EVERY if n not in IDENTITY]
 
 
+@at_leisure
 @given(
     st.dictionaries(
         st.sampled_from(NUMBERS),
@@ -102,6 +105,7 @@ def test_nothing_out_of_bounds_passes(values: dict[str, int | float]) -> None:
         assert f.type != "int32" or abs(value) < 2**31
 
 
+@at_leisure
 @given(st.lists(st.tuples(st.integers(1, 100), st.floats(0, 1)), min_size=1, max_size=20))
 def test_honest_throttle_time_passes(steps: list[tuple[int, float]]) -> None:
     """A time that grows by at most a second a second is never taken for another field."""
@@ -122,10 +126,14 @@ def test_throttle_faster_than_time_stays_out() -> None:
 
 
 CODES = st.integers(0, 1000)
-VALUES = st.dictionaries(st.sampled_from(NUMBERS), st.one_of(st.integers(0, 2**63 - 1), st.floats(allow_nan=False)))
+VALUES = st.dictionaries(
+    st.sampled_from(NUMBERS), st.one_of(st.integers(0, 2**63 - 1), st.floats(allow_nan=False)), max_size=5
+)
+READS = st.builds(wire.Read, st.integers(0, 15), CODES, st.text(max_size=9), st.floats(0, 1e6), VALUES, st.just({}))
 
 
-@given(st.lists(st.builds(wire.Read, st.integers(0, 15), CODES, st.text(), st.floats(0, 1e6), VALUES, st.just({}))))
+@at_leisure
+@given(st.lists(READS, max_size=4))
 def test_an_answer_survives_the_pipe(reads: list[wire.Read]) -> None:
     """What the child sends is what the parent reads."""
     answer = wire.Answer(7, reads, {3: 2})

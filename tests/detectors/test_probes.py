@@ -101,6 +101,27 @@ def test_where_higher_is_better_the_lowest_is_the_slowest() -> None:
     assert table.filter("flagged").get_column("gpu_uuid").to_list() == ["GPU-bad"]
 
 
+def test_a_difference_that_is_certain_but_small_is_not_flagged() -> None:
+    """Two percent, thirty times the spread of the others: real, and nobody's reason to swap a GPU."""
+    rng = np.random.default_rng(6)
+    values = {f"GPU-{i:02d}": list(3000 * np.exp(rng.normal(0, 0.0007, 3))) for i in range(40)} | {
+        "GPU-2": [2940.0] * 3
+    }
+    ranking = probes.rank(results(values)).table
+    assert ranking.row(0, named=True)["gpu_uuid"] == "GPU-2"
+    assert ranking.row(0, named=True)["z"] > 5
+    assert ranking.filter("flagged").is_empty()
+
+
+def test_a_difference_that_is_large_but_like_the_others_is_not_flagged() -> None:
+    """Eight percent where GPUs differ by six: the tail of a wide fleet is not a fault."""
+    rng = np.random.default_rng(6)
+    values = {f"GPU-{i:02d}": [float(3000 * np.exp(rng.normal(0, 0.06)))] * 3 for i in range(40)}
+    ranking = probes.rank(results(values)).table
+    assert ranking.row(0, named=True)["effect"] > 0.08
+    assert ranking.filter("flagged").is_empty()
+
+
 def test_fewer_than_three_runs_accuse_nobody() -> None:
     """One odd run asks for another run."""
     values = healthy() | {"GPU-odd": [2400.0]}

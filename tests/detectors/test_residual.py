@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from window_rounds import Cluster
 
 from graynode.detectors import residual
-from graynode.detectors.frames import codes, gpus
+from graynode.detectors.frames import codes, gpus, keys_by_work
 
 VALUES = st.lists(
     st.tuples(st.integers(-1, 3), st.one_of(st.just(float("nan")), st.floats(-1e6, 1e6, allow_nan=False))), max_size=40
@@ -51,6 +51,53 @@ def test_peers_are_job_and_role_and_where_no_job_is_known_the_node_with_a_warnin
     r = residual.against_peers(view.x["sm_clock_mhz_mean"], residual.peers(view))
     assert set(r.peers) == {7}
     assert r.wide.all()
+
+
+def test_a_small_job_is_not_compared_with_other_jobs_on_its_node() -> None:
+    """Two GPUs of a notebook beside six of a training run do other work: cannot tell."""
+    c = Cluster(nodes=1, nodes_per_job=1)
+    frame = next(c.rounds(1)).gpu.with_columns(
+        job_id_last=pl.when(pl.col("gpu_uuid").str.ends_with("-0")).then(pl.lit("notebook")).otherwise("job_id_last")
+    )
+    view = gpus(frame, ("sm_clock_mhz_mean",))
+    r = residual.against_peers(view.x["sm_clock_mhz_mean"], residual.peers(view))
+    assert np.isnan(r.excess[0])
+    assert not np.isnan(r.excess[1:]).any()
+
+
+def test_who_shares_the_job_does_not_matter_once_baselines_are_known() -> None:
+    """A GPU among three that always clock lower looks fast; less their baselines it is what it always was."""
+    groups = residual.Peers(np.zeros(4, dtype=np.int64), np.full(4, -1))
+    base = np.array([0.0, 0.03, 0.03, 0.03])
+    r, own = residual.against_own_and_peers(base + np.array([0.05, 0.0, 0.0, 0.0]), base, groups)
+    assert np.allclose(r.excess, [0.05, 0.0, 0.0, 0.0])
+    assert np.allclose(own, base + [0.05, 0.0, 0.0, 0.0])
+
+
+def test_without_an_own_baseline_there_is_no_residual_but_something_to_learn() -> None:
+    """It takes part as a peer, and is not judged itself."""
+    groups = residual.Peers(np.zeros(4, dtype=np.int64), np.full(4, -1))
+    r, own = residual.against_own_and_peers(np.array([0.05, 0.0, 0.0, 0.0]), np.array([np.nan, 0, 0, 0]), groups)
+    assert np.isnan(r.excess[0])
+    assert np.isclose(own[0], 0.05)
+    assert np.allclose(r.excess[1:], 0)
+
+
+def test_where_peers_are_weak_only_what_is_beyond_the_band_counts() -> None:
+    """Both ways, and strong peers keep the whole excess."""
+    excess, wide = np.array([0.06, -0.06, 0.01, 0.06]), np.array([True, True, True, False])
+    r = residual.Residual(excess, excess, np.full(4, 7), wide)
+    assert np.allclose(residual.widened(r, 0.025), [0.035, -0.035, 0.0, 0.06])
+
+
+def test_the_kind_of_work_is_part_of_what_a_baseline_belongs_to() -> None:
+    """A baseline does not carry over from one kind to another; an unknown kind is none."""
+    view = gpus(next(Cluster(nodes=2, nodes_per_job=1).rounds(1)).gpu, ())
+    jobs = pl.DataFrame({"job_id": ["job-1"], "work": ["training"]})
+    keys = keys_by_work(view, jobs)
+    assert keys[0] == "GPU-000-0"
+    assert keys[8] == "GPU-001-0|training"
+    assert keys_by_work(view, pl.DataFrame()).equals(view.keys)
 
 
 def test_with_two_peers_nobody_can_say_who_is_odd() -> None:

@@ -63,7 +63,8 @@ def test_a_gpu_that_always_was_slower_is_not_a_change() -> None:
     frames = {t: pl.concat([getattr(r, t) for r in rounds]) for t in ("gpu", "link", "host")}
     state = Slow().learn(rounds[0].__class__(rounds[0].start, 3600, events=pl.DataFrame(), probes=pl.DataFrame(),
                          inventory=pl.DataFrame(), quality=pl.DataFrame(), **frames), {})  # fmt: skip
-    found, _ = play(always, 45, state)
+    midnight = -2 * 60 * 6
+    found, _ = play(always, 45, state, first=midnight)
     told = found.filter(TOLD)
     assert set(told["signal"]) <= {"level"}
     assert told.filter(pl.col("signal") == "level")["severity"].to_list() == ["digest"]

@@ -50,7 +50,7 @@ def test_what_is_no_measurement_becomes_null_with_a_reason(name: str, value: Any
     [row] = done.quality
     assert row["state"] in QUALITY_STATES
     assert row["state"] != "measured"
-    assert (row["table"], row["entity"], row["field"], row["ts"]) == ("gpu", "GPU-0", name, at(0))
+    assert (row["table_name"], row["entity"], row["field"], row["ts"]) == ("gpu", "GPU-0", name, at(0))
     assert row["reason"]
 
 

@@ -39,7 +39,7 @@ def _said(gpu: str) -> Iterator[tuple[str, dict[str, Any]]]:
     yield "incident", about | {"incident_id": "i", "revision": 0, "state": "open", "cause": "slow_gpu"}
     yield "finding", about | {"finding_id": "f", "detector": "slow", "signal": "clock", "effect": 0.05, "peers": 7}
     yield "action", {"action_id": "a", "responder": "webhook:x", "kind": "notify", "outcome": "done", "attempts": 1}
-    yield "quality", {"table": "gpu", "entity": gpu, "field": "fp64_active_ratio", "state": "unsupported"}
+    yield "quality", {"table_name": "gpu", "entity": gpu, "field": "fp64_active_ratio", "state": "unsupported"}
     yield "round", {"window_s": 30, "machines": 8, "late_machines": 0, "seconds": 0.1}
     for w in range(40):  # a GPU that its job holds and does not use, braked, two thirds unseen
         window = {"ts": NOW - timedelta(seconds=1200 - 30 * w), "gpu_uuid": "g", "samples": 10, "samples_expected": 30}
