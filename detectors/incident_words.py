@@ -12,7 +12,7 @@ from graynode.detectors.evidence import Entry, worst
 def words(told: Mapping[str, Any], entries: Sequence[Entry]) -> dict[str, Any]:
     """What the incident says of itself, from its worst entry and, where that is silent, from its cause."""
     speaker = worst(entries)
-    advice = ADVICE[told["cause"]]
+    advice = ADVICE.get(told["cause"], ADVICE["unusual"])
     name = told["node"] or told["node_id"]
     gpus = {e["pci_bus_id"] or e["gpu_uuid"] for e in entries} - {None}
     return {

@@ -157,13 +157,17 @@ class Incidents:
     # --- one incident ---
 
     def _take_up(self, row: Revision, reopened: int) -> None:
+        for name in ("since", "opened_ts", "updated_ts", *(("resolved_ts",) if row["state"] == "resolved" else ())):
+            row[name] = row[name] or row["ts"]
+        row |= {name: row.get(name) for name in ("node", "boot_id", "severity", "subject")}
+        count = row.get("count")
+        row["count"] = count if isinstance(count, int) else 0
         entries = ev.load(row.get("evidence"))
         if not entries:
-            since = row["since"] or row["ts"]
-            entries = ev.load([{"signal": row["cause"], "since": since, "last": since}])
+            entries = ev.load([{"signal": row["cause"], "since": row["since"], "last": row["since"]}])
         ids = ev.array(row.get("finding_ids"))
         self._cases[_key(row)] = _Case(
-            row, entries, row["ts"], row.get("count") or 0, reopened, dict.fromkeys(str(i) for i in ids), restored=True
+            row, entries, row["ts"], row["count"], reopened, dict.fromkeys(str(i) for i in ids), restored=True
         )
 
     def _take(self, key: tuple[str, str], finding: ev.Finding, now: datetime) -> bool | None:

@@ -79,8 +79,8 @@ def from_message(message: Message) -> dict[str, Any]:
         raise Unreadable(f"not JSON: {error}") from error
     if not isinstance(told, dict):
         raise Unreadable("not a JSON object")
-    for name, type_ in (("incident_id", str), ("revision", int), ("state", str), ("cluster", str), ("ts", str)):
-        if not isinstance(told.get(name), type_):
+    for name in ("incident_id", "revision", "state", "cluster", "node_id", "cause", "ts"):
+        if not isinstance(told.get(name), int if name == "revision" else str):
             raise Unreadable(f"incident has no {name}")
     return told
 

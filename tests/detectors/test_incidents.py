@@ -297,6 +297,18 @@ def test_a_revision_with_unreadable_evidence_is_still_an_incident(evidence: str 
     assert states(after.tick(at(600))) == [("resolved", 1)]
 
 
+@pytest.mark.parametrize("state", ["open", "updated", "resolved", "of a newer version"])
+def test_a_revision_with_little_in_it_goes_on(state: str) -> None:
+    """What another version or program wrote may lack fields, or name a cause that this one does not know."""
+    bare = {"incident_id": "i", "revision": 3, "state": state, "cluster": "test", "node_id": "n1", "cause": "new_cause"}
+    after = Incidents("test", resolve_after_s=600)
+    after.restore([{**bare, "ts": "2026-11-30T12:00:00Z", "count": "many"}])
+    told = after.add([finding(30, "new_cause")], at(30)) + after.add([finding(4000, "new_cause")], at(4000))
+    told += after.tick(at(90_000))
+    assert told[-1]["state"] == "resolved"
+    assert {r["incident_id"] for r in told} == {"i"}
+
+
 def test_every_cause_has_advice() -> None:
     """No incident leaves a person without an owner, an action and a next step."""
     assert set(ADVICE) == set(CAUSES)
