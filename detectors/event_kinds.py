@@ -124,7 +124,7 @@ KINDS: Final[Mapping[Any, Callable[[Mapping[str, Any]], Verdict | None]]] = {
         "nvidia-peermem error", "network_fault", "digest", "Look whether GPUDirect RDMA works on the node."
     ),
     "gpu_returned": _clear("gpu_*", "xid_79", "nvrm"),
-    "nvml_back": _clear("nvml_blind", "gpu_hung"),
+    "nvml_back": _clear("nvml_blind"),
     "driver_reload": _clear(*_RELOAD_CLEARS),
     "nvrm_load": _clear(*_RELOAD_CLEARS),
     "agent_start": _clear("*", new_boot=True),

@@ -32,6 +32,7 @@ _WRAP: Final = 1 << 32
 _NEAR_WRAP: Final = 1 << 24
 _US: Final = 1_000_000
 _FAR: Final = np.iinfo(np.int64).max
+_SEGMENTS_KEPT: Final = 3
 
 
 def counters(table: str) -> tuple[Field, ...]:
@@ -319,9 +320,9 @@ def _alike(within: Scope, one: Ints, other: Ints, at: _Sorted) -> Bools:
 
 
 def _carry(table: str, at: _Sorted, everything: pl.DataFrame) -> pl.DataFrame:
-    """Per entity its last two segments, each with the last value of every counter in it.
+    """Per entity its last three segments, each with the last value of every counter in it.
 
-    Two, because a counter read once a minute may not have been read yet since the reset.
+    Three, because a counter read once a minute may not have been read yet since a reboot and a reload after it.
     """
     if not len(at.order):
         return no_carry(table)
@@ -332,7 +333,8 @@ def _carry(table: str, at: _Sorted, everything: pl.DataFrame) -> pl.DataFrame:
     ends = np.append(starts[1:], len(run)) - 1
     owner = at.entity[starts]
     final = np.append(owner[1:] != owner[:-1], True)
-    keep = final | np.append(final[1:], False)
+    from_end = np.searchsorted(np.flatnonzero(final), np.arange(len(final)))  # which entity a run is of, in order
+    keep = np.flatnonzero(final)[from_end] - np.arange(len(final)) < _SEGMENTS_KEPT
     kept = everything[at.order[ends[keep]]]
     columns = []
     for f in counters(table):

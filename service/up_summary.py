@@ -22,9 +22,8 @@ _STYLES: Final = {"page": "bold red", "ticket": "yellow", "digest": "dim"}
 
 def line(incident: Incident) -> Text:
     """One revision in one line, as it arrives."""
-    severity, state = str(incident["severity"]), str(incident["state"])
-    text = Text.assemble((f"{severity:<6}", "green" if state == "resolved" else _STYLES.get(severity, "")), " ")
-    return text + Text(one_line(incident), overflow="ellipsis", no_wrap=True)
+    style = "green" if incident["state"] == "resolved" else _STYLES.get(str(incident["severity"]), "")
+    return Text(one_line(incident), style=style, overflow="ellipsis", no_wrap=True)
 
 
 def summary(incidents: list[Incident], demo: Demo) -> RenderableType:

@@ -73,7 +73,7 @@ FAULTS: dict[str, tuple[dict[str, Change], int]] = {
     "pcie": ({"gpu_fault": _lanes}, 30),
     "thermal": ({"gpu_fault": _hot}, 60),
     "blind": ({"host_fault": _latency}, 60),
-    "forest": ({"gpu_fault": _odd}, 360),
+    "forest": ({"gpu_fault": _odd}, 440),
 }
 """Fault and windows until it must have been told, per detector."""
 

@@ -30,7 +30,7 @@ def test_what_it_tells_is_a_digest_with_a_conformal_p_value() -> None:
             c["dram_active_ratio_mean"][11], c["power_w_mean"][11] = 0.9, 400.0
 
     forest, c, state, found = Forest(), Cluster(nodes=32, gpu_fault=odd), {}, []
-    for w in range(0, 330, EVERY):
+    for w in range(0, 430, EVERY):
         scored = forest.score(c.round(w, c.start_of(w)), state)
         state = dict(scored.state)
         found.append(scored.findings)

@@ -71,7 +71,7 @@ def test_who_shares_the_job_does_not_matter_once_baselines_are_known() -> None:
     base = np.array([0.0, 0.03, 0.03, 0.03])
     r, own = residual.against_own_and_peers(base + np.array([0.05, 0.0, 0.0, 0.0]), base, groups)
     assert np.allclose(r.excess, [0.05, 0.0, 0.0, 0.0])
-    assert np.allclose(own, base + [0.05, 0.0, 0.0, 0.0])
+    assert np.allclose(own, [0.05, 0.03, 0.03, 0.03])
 
 
 def test_without_an_own_baseline_there_is_no_residual_but_something_to_learn() -> None:

@@ -136,13 +136,18 @@ def test_a_slow_counter_after_a_reboot_is_compared_with_nothing() -> None:
     assert (first["resets"], second["resets"], third["resets"]) == (0, 1, 0)
 
 
+def with_reboot(samples: list[dict[str, Any]], reboot: int, reload: int) -> list[dict[str, Any]]:
+    """A boot and a driver load do not come back: one reboot and one reload at these seconds."""
+    return [
+        {**s, "boot_id": "b2" if s["second"] >= reboot else "b1", "driver_load": 2 if s["second"] >= reload else 1}
+        for s in samples
+    ]
+
+
 # --- properties ------------------------------------------------------------------------------------------
 
 SAMPLE = st.fixed_dictionaries(
-    {
-        "second": st.integers(0, 200), "gpu": st.sampled_from(["G0", "G1"]), "boot_id": st.sampled_from(["b1", "b2"]),
-        "driver_load": st.integers(1, 2),
-    },
+    {"second": st.integers(0, 200), "gpu": st.sampled_from(["G0", "G1"])},
     optional={
         "energy_mj": st.integers(0, 50), "ecc_sbe_aggregate": st.integers(0, 9),
         "pcie_replays": st.sampled_from([0, 5, 2**32 - 1]), "ecc_sbe_volatile_sram": st.integers(0, 9),
@@ -150,7 +155,11 @@ SAMPLE = st.fixed_dictionaries(
         "clock_event_reasons": st.integers(0, 1023), "gpu_model": st.sampled_from(["A", "B"]),
     },
 )  # fmt: skip
-SAMPLES = st.lists(SAMPLE, min_size=1, max_size=40, unique_by=lambda s: (s["second"], s["gpu"]))
+SAMPLES = st.tuples(
+    st.lists(SAMPLE, min_size=1, max_size=30, unique_by=lambda s: (s["second"], s["gpu"])),
+    st.integers(0, 200),
+    st.integers(0, 200),
+).map(lambda drawn: with_reboot(*drawn))
 COUNTERS = {"energy_mj": "load", "ecc_sbe_aggregate": "life", "pcie_replays": "load", "ecc_sbe_volatile_sram": "load"}
 
 
