@@ -7,6 +7,7 @@ grow, limits that stand still, in 48 measured columns of table ``gpu`` besides i
 cell (keys and constants included). One core: the process pins itself and every library's threads to it.
 """
 
+# ruff: noqa: E402 (threads are bound before the libraries that start them are imported)
 from __future__ import annotations
 
 import argparse
@@ -28,7 +29,9 @@ for _name in ("POLARS_MAX_THREADS", "RAYON_NUM_THREADS", "TOKIO_WORKER_THREADS",
     os.environ.setdefault(_name, "1")
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
+
 from graynode.pipeline.bus import Partition, Received
 from graynode.pipeline.codec import Origin, arrow_schema, encode_batch
 from graynode.pipeline.decode import SOURCE, decode
@@ -43,8 +46,9 @@ START = datetime(2026, 11, 2, 10, 0, tzinfo=UTC)
 GPUS = 8
 CONSTANT = {
     "max_sm_clock_mhz": 1980, "max_mem_clock_mhz": 2619, "power_limit_w": 700, "power_limit_enforced_w": 700,
-    "pcie_gen": 5, "pcie_width": 16, "pcie_gen_max": 5, "pcie_width_max": 16, "ecc_mode": 1, "mem_total_bytes": 85520809984,
-    "nvlink_links_active": 18, "nvlink_links_inactive": 0, "recovery_action": 0, "row_remap_failed": 0,
+    "pcie_gen": 5, "pcie_width": 16, "pcie_gen_max": 5, "pcie_width_max": 16, "ecc_mode": 1,
+    "mem_total_bytes": 85520809984, "nvlink_links_active": 18, "nvlink_links_inactive": 0, "recovery_action": 0,
+    "row_remap_failed": 0,
     "row_remap_pending": 0, "persistence_mode": 1, "processes": 1, "temp_slowdown_c": 90, "ecc_dbe_volatile": 0,
 }  # fmt: skip
 WALKS = {
@@ -93,9 +97,10 @@ def node_batch(node: int, seconds: int, rng: np.random.Generator) -> pa.RecordBa
         values = np.clip(np.round(walk, decimals), 0, high).ravel()
         columns[name] = pa.array(values).cast(schema.field(name).type, safe=False)
     for name, growth in COUNTS.items():
-        steps = rng.poisson(growth, (seconds, GPUS)) if growth < 1e9 else rng.normal(growth, growth / 20, (seconds, GPUS))
-        values = (rng.integers(0, 1_000_000_000, GPUS) + np.cumsum(steps, axis=0)).astype(np.int64).ravel()
-        columns[name] = pa.array(values, pa.int64())
+        shape = (seconds, GPUS)
+        steps = rng.poisson(growth, shape) if growth < 1e9 else rng.normal(growth, growth / 20, shape)
+        counted = (rng.integers(0, 1_000_000_000, GPUS) + np.cumsum(steps, axis=0)).astype(np.int64)
+        columns[name] = pa.array(counted.ravel(), pa.int64())
     arrays = [columns.get(f.name, None) if f.name in columns else pa.nulls(rows, f.type) for f in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -157,8 +162,11 @@ def main() -> None:
     args = parse.parse_args()
     names = ("deltalake", "polars", "pyarrow", "numpy")
     print("command:", "benchmarks/pipeline.py", *sys.argv[1:], f"(seed {args.seed})")
-    print("machine:", platform.platform(), cpu_name(), f"1 of {os.cpu_count()} cores; Python {platform.python_version()},",
-          ", ".join(f"{name} {version(name)}" for name in names))  # fmt: skip
+    libraries = ", ".join(f"{name} {version(name)}" for name in names)
+    print(
+        "machine:", platform.platform(), cpu_name(), f"1 of {os.cpu_count()} cores; Python", platform.python_version()
+    )
+    print("libraries:", libraries)
     for rows in args.rows:
         measure(messages(args.nodes, args.minutes * 60, rows, args.seed), rows, args.minutes)
     print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10} MiB")
@@ -191,7 +199,8 @@ def measure(received: list[Received], rows: int, minutes: int) -> None:
     print(f"\n{rows} rows a message, {len(received)} messages, {values / 1e6:.0f} million values in {columns} columns,"
           f" {wire / values:.2f} bytes a value on the wire")  # fmt: skip
     rate(values, "message bytes to committed raw table", raw_s)
-    for name, seconds in (("  unpack, join, decode", decode_s), ("  normalise", normalise_s), ("  write and commit", write_s)):
+    stages = {"  unpack, join, decode": decode_s, "  normalise": normalise_s, "  write and commit": write_s}
+    for name, seconds in stages.items():
         rate(values, name, seconds, raw_s)
     rate(values, "windows of 30 s beside it", windows_s)
     print(f"{'':4}{made} window rows")
@@ -200,7 +209,7 @@ def measure(received: list[Received], rows: int, minutes: int) -> None:
     print(f"bytes a value: appended {appended / values:.2f}, sorted hour files of {minutes} min {live / values:.2f}")
 
 
-def window(windows: Windows, frame: Any, poll: list[Received]) -> int:
+def window(windows: Windows, frame: pl.DataFrame, poll: list[Received]) -> int:
     """Feed and close."""
     windows.take({"gpu": frame}, [Source(r.message.key, "gpu", r.offset, r.arrived_ms) for r in poll])
     return sum(rows.height for rows in windows.close().values())

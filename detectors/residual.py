@@ -60,13 +60,40 @@ def against_peers(x: Floats, groups: Peers) -> Residual:
 def against_own_and_peers(x: Floats, base: Floats, groups: Peers) -> tuple[Residual, Floats]:
     """The residual against peers *and* past, and this window's say on what the own baseline is.
 
-    Peers are taken less their own baselines (unknown ones count as zero), so that it does not matter which GPUs happen
-    to share a job: a median over few moves with who they are. ``excess`` is NaN where the own baseline is unknown.
+    Peers are taken less their own baselines, so that it does not matter which GPUs happen to share a job: a median over
+    few moves with who they are. Those without a baseline take no part, and have no ``excess``; what they have to say on
+    their own baseline is their distance from the centre of the group.
     """
-    known = np.where(np.isnan(base), 0.0, base)
-    r = against_peers(x - known, groups)
-    own = r.excess + known
-    return Residual(np.where(np.isnan(base), np.nan, r.excess), r.median, r.peers, r.wide), own
+    r = against_peers(x - base, groups)
+    return r, np.where(np.isnan(r.excess), from_centre(x, groups), r.excess + base)
+
+
+def from_centre(x: Floats, groups: Peers) -> Floats:
+    """``x`` minus the median of its whole group: what baselines are made of.
+
+    Not the median of the others: where half of a node runs cooler, "the others" of the cool half are the hot half and
+    the other way round, and baselines made so would not add up.
+    """
+    return np.where(np.isnan(against_peers(x, groups).excess), np.nan, x - _centre(x, groups))
+
+
+def _centre(x: Floats, groups: Peers) -> Floats:
+    by_job, jobs = _group_median(x, groups.job)
+    by_node, _ = _group_median(x, groups.node)
+    return np.where(jobs <= MIN_PEERS, by_node, by_job)
+
+
+def _group_median(values: Floats, groups: Ints) -> tuple[Floats, Ints]:
+    median, size = np.full(len(values), np.nan), np.zeros(len(values), dtype=np.int64)
+    part = np.flatnonzero(~np.isnan(values) & (groups >= 0))
+    if part.size:
+        order = part[np.lexsort((values[part], groups[part]))]
+        v, g = values[order], groups[order]
+        first = np.flatnonzero(np.r_[True, g[1:] != g[:-1]])
+        count = np.diff(np.r_[first, len(g)])
+        middle = (v[first + (count - 1) // 2] + v[first + count // 2]) / 2
+        median[order], size[order] = np.repeat(middle, count), np.repeat(count, count)
+    return median, size
 
 
 def widened(r: Residual, band: float) -> Floats:

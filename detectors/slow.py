@@ -75,7 +75,7 @@ class Slow:
         if not len(view):
             return state
         groups = residual.peers(view)
-        excess = {s: residual.against_peers(x, groups).excess for s, x in measured(view, history.window_s).items()}
+        excess = {s: residual.from_centre(x, groups) for s, x in measured(view, history.window_s).items()}
         days = baseline.daily_medians(keys_by_work(view, history.jobs), view.t_s, excess)
         newest = float(np.floor(view.t_s.max() / baseline.DAY_S))
         return {**state, "history": baseline.join(state.get("history"), days, newest)}

@@ -1,7 +1,7 @@
 """Heat: hotter than the neighbours at the same power, memory drifting away from the core, no margin left.
 
-Temperature is compared at equal power: the slope in °C per watt is fitted inside the peer groups of the window, within
-physical bounds. A GPU's place in the chassis makes degrees of difference for ever, so the own baseline comes off.
+Temperature is compared at the same power, what differs in power taken off by a fixed slope. A GPU's place in the
+chassis makes degrees of difference for ever, so the own baseline comes off.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ TAU_C: Final = 12.0
 differ by half of it when the load changes, a tenth in cooling being 4 °C at 700 W."""
 _MARGIN_C: Final = 2.0
 _SLOPE: Final = 0.05
-_SLOPE_MOST: Final = 0.15
-"""°C per W: 0.05 is about 35 °C over inlet at 700 W; nothing air or water cooled is above 0.15."""
-_LEAST_POWER_SPREAD: Final = 100.0
+"""°C per W: about 35 °C over inlet at 700 W. A slope fitted in every window would move the own baseline with it."""
+_SAME_POWER: Final = 0.15
+"""Peers are compared at the same power: within 15 % of it what the slope leaves is two degrees at most."""
 _NUMBERS: Final = (*capability.NUMBERS, "temp_c_mean", "mem_temp_c_mean", "temp_margin_c_min")
 _SAID: Final = {
     "temp": "{0:.0f} °C, {1:.0f} °C hotter than {2} neighbours at the same power, its own past taken off",
@@ -69,7 +69,7 @@ class Thermal:
             return state
         groups = residual.peers(view)
         at = at_equal_power(view, groups, history.window_s)
-        excess = {s: residual.against_peers(x, groups).excess for s, x in at.items()}
+        excess = {s: residual.from_centre(x, groups) for s, x in at.items()}
         days = baseline.daily_medians(keys_by_work(view, history.jobs), view.t_s, excess)
         newest = float(np.floor(view.t_s.max() / baseline.DAY_S))
         return {**state, "history": baseline.join(state.get("history"), days, newest)}
@@ -110,26 +110,16 @@ class Thermal:
 
 
 def at_equal_power(view: View, groups: Peers, window_s: int) -> dict[str, Floats]:
-    """Core temperature less what its power explains, and memory over core; NaN in windows without load.
+    """Core temperature less what its power explains, and memory over core; NaN without load or at another power.
 
-    Under load only: heat follows power by a minute or two, and idling GPUs of other jobs are no peers in that.
+    Heat follows power by a minute or two, so idling GPUs are no peers; nor are those that wait while others work.
     """
     judged = capability.loaded(view, window_s)
-    temp, power = np.where(judged, view.x["temp_c_mean"], np.nan), view.x["power_w_mean"]
-    at_power = temp - degrees_per_watt(temp, power, groups) * power
-    return {"temp": at_power, "gradient": view.x["mem_temp_c_mean"] - temp}
-
-
-def degrees_per_watt(temp: Floats, power: Floats, groups: Peers) -> float:
-    """The slope of temperature on power inside the groups; a physical default where power hardly differs."""
-    both = np.where(np.isnan(temp), np.nan, power)
-    dp = residual.against_peers(both, groups).excess
-    dt = residual.against_peers(np.where(np.isnan(power), np.nan, temp), groups).excess
-    usable = ~np.isnan(dp) & ~np.isnan(dt)
-    spread = float((dp[usable] ** 2).sum())
-    if spread < _LEAST_POWER_SPREAD * max(int(usable.sum()), 1):
-        return _SLOPE
-    return float(np.clip((dp[usable] * dt[usable]).sum() / spread, 0.0, _SLOPE_MOST))
+    power = np.where(judged, view.x["power_w_mean"], np.nan)
+    of_peers = residual.against_peers(power, groups).median
+    same = np.abs(power - of_peers) <= _SAME_POWER * of_peers
+    temp = np.where(same, view.x["temp_c_mean"], np.nan)
+    return {"temp": temp - _SLOPE * power, "gradient": view.x["mem_temp_c_mean"] - temp}
 
 
 def _hot(view: View, i: int, signal: str, value: float, r: Residual, base: float, run: Run, limit: float) -> Candidate:

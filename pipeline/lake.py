@@ -1,4 +1,4 @@
-"""The lake: Delta tables of Parquet, partitioned by date, local or on an S3-compatible store.
+"""The lake: Delta tables of Parquet, partitioned by date (and hour), local or on an S3-compatible store.
 
 What has been read from the bus is kept in the same transaction as the rows it gave: application id
 ``<topic>/<partition>``, version = next offset. So a message lands exactly once per table, whatever dies when, and a
@@ -8,15 +8,14 @@ second writer of the same partition is refused by the transaction log itself.
 from __future__ import annotations
 
 import threading
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import polars as pl
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from graynode.pipeline.lake_format import (
     CONFIGURATION,
@@ -26,30 +25,16 @@ from graynode.pipeline.lake_format import (
     lake_schema,
     partition_columns,
     to_lake,
-    writer_properties,
 )
+from graynode.pipeline.lake_writing import LakeError, LakeTooNew, SecondWriter, Writing
 from graynode.pipeline.schema import TABLES, VERSION
+
+__all__ = ["CLOSED_THROUGH", "Lake", "LakeError", "LakeTooNew", "SecondWriter"]
 
 CLOSED_THROUGH: Final = "closed_through:"
 """Application ids ``closed_through:<topic>/<partition>`` of window tables: end of the last closed window, epoch
 seconds."""
-_REOPEN_AFTER: Final = 20
-"""Commits on one object before it is opened anew: a long-held one grows slower with every commit."""
 _TRIES: Final = 5
-_COMMIT: Final = "graynodeCommit"
-"""Name of a commit in its own metadata, by which a failed one is told from one whose answer was lost."""
-
-
-class LakeError(Exception):
-    """The lake does not take or give rows now; try again later. The text says what to look at."""
-
-
-class LakeTooNew(Exception):
-    """The table was written by a newer major version of the contract; this version must not touch it."""
-
-
-class SecondWriter(Exception):
-    """Somebody else has committed this partition: what is in hand here is theirs already, or will be."""
 
 
 class Lake:
@@ -59,7 +44,7 @@ class Lake:
         self._path = path.rstrip("/")
         self._storage = dict(storage_options or {})
         self._open: dict[str, DeltaTable] = {}
-        self._writing: dict[str, _Writing] = {}
+        self._writing: dict[str, Writing] = {}
         self._lock = threading.RLock()
 
     @property
@@ -189,13 +174,13 @@ class Lake:
             raise KeyError(f"{table} is not a table of the contract")
         data = to_lake(table, conform(table, frame))
         with self._lock:
-            writing = self._writing.get(table) or self._writing.setdefault(table, _Writing(self, table))
+            writing = self._writing.get(table) or self._writing.setdefault(table, Writing(self, table))
             return writing.commit(data, dict(offsets or {}), dict(marks or {}))
 
     def committed(self, table: str, id_: str) -> int | None:
         """The offset that this process will build upon; reads the lake at first, and again after ``forget``."""
         with self._lock:
-            writing = self._writing.get(table) or self._writing.setdefault(table, _Writing(self, table))
+            writing = self._writing.get(table) or self._writing.setdefault(table, Writing(self, table))
             return writing.known(id_)
 
     def forget(self) -> None:
@@ -258,84 +243,6 @@ class Lake:
         return opened
 
 
-class _Writing:
-    """One table's handle for committing: offsets are read and moved on the same object, or not at all."""
-
-    def __init__(self, lake: Lake, table: str) -> None:
-        self._lake, self._table = lake, table
-        self._handle: DeltaTable | None = None
-        self._commits = 0
-        self._known: dict[str, int | None] = {}
-
-    def known(self, id_: str) -> int | None:
-        if id_ not in self._known:
-            self._known[id_] = self._opened().transaction_version(id_)
-        return self._known[id_]
-
-    def commit(self, data: Any, offsets: dict[str, int], marks: dict[str, int]) -> int:  # noqa: ANN401
-        for id_, offset in offsets.items():
-            if offset < (self.known(id_) or 0):
-                raise SecondWriter(f"{self._table}: {id_} would go back from {self.known(id_)} to {offset}")
-        name = uuid.uuid4().hex
-        last: Exception | None = None
-        for _ in range(_TRIES):
-            try:
-                handle = self._opened()
-                self._refuse_moved(handle, offsets)
-                self._write(handle, data, {**offsets, **marks}, name)
-            except (DeltaError, OSError) as error:
-                last = error
-                self._handle = None
-                if self._landed(name):
-                    break
-                if not isinstance(error, CommitFailedError):
-                    raise LakeError(f"{self._lake.uri(self._table)}: {_plain(error)}") from error
-            else:
-                break
-        else:
-            raise LakeError(f"{self._lake.uri(self._table)}: {_TRIES} tries failed: {last}") from last
-        self._known.update(offsets)
-        return self._opened().version()
-
-    def _write(self, handle: DeltaTable, data: Any, ids: dict[str, int], name: str) -> None:  # noqa: ANN401
-        transactions = [Transaction(id_, version) for id_, version in ids.items()]
-        extra = set(handle.schema().to_arrow().names) - set(data.schema.names)
-        write_deltalake(
-            handle,
-            data,
-            mode="append",
-            schema_mode="merge" if extra else None,  # a newer minor version has added columns: leave them null
-            writer_properties=writer_properties(self._table),
-            commit_properties=CommitProperties(
-                custom_metadata={_COMMIT: name}, app_transactions=transactions or None, max_commit_retries=15
-            ),
-            post_commithook_properties=PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False),
-        )
-        self._commits += 1
-
-    def _refuse_moved(self, handle: DeltaTable, offsets: dict[str, int]) -> None:
-        for id_ in offsets:
-            found, known = handle.transaction_version(id_), self.known(id_)
-            if found != known:
-                raise SecondWriter(
-                    f"{self._table}: {id_} stands at {found}, this process left it at {known}: another pipeline "
-                    "reads the same partition; stop one of them"
-                )
-
-    def _landed(self, name: str) -> bool:
-        """Whether this very commit is in the log: what follows a commit (a checkpoint) may fail on its own."""
-        try:
-            return any(entry.get(_COMMIT) == name for entry in self._opened().history(_REOPEN_AFTER))
-        except (LakeError, DeltaError, OSError):
-            return False
-
-    def _opened(self) -> DeltaTable:
-        if self._handle is None or self._commits >= _REOPEN_AFTER:
-            self._handle = self._lake.create(self._table)
-            self._commits = 0
-        return self._handle
-
-
 def _pruning(since: datetime | None, until: datetime | None) -> str:
     parts: list[str] = []
     if since is not None:
@@ -384,7 +291,3 @@ def _older(text: str) -> bool:
     except ValueError:
         return True
     return (major, minor) < VERSION
-
-
-def _plain(error: Exception) -> str:
-    return " ".join(str(error).split())[:400]

@@ -66,7 +66,7 @@ class Owned:
 
     def _resume(self, now: datetime) -> None:
         since = now - _STATE_LOOK_BACK
-        names = ["ts", *_WHO, "table", "entity", "field", "state", "reason"]
+        names = ["ts", *_WHO, "table_name", "entity", "field", "state", "reason"]
         self.normaliser.restore(self._lake.read("quality", since, columns=names))
         self.skew.restore(self._lake.read("event", since, columns=[*_WHO, "kind", "source", "observed_ts"]))
         said = [self._lake.offset(f"{table}_30s", CLOSED_THROUGH + self.id) for table in WINDOWED]

@@ -75,12 +75,39 @@ def test_who_shares_the_job_does_not_matter_once_baselines_are_known() -> None:
 
 
 def test_without_an_own_baseline_there_is_no_residual_but_something_to_learn() -> None:
-    """It takes part as a peer, and is not judged itself."""
-    groups = residual.Peers(np.zeros(4, dtype=np.int64), np.full(4, -1))
-    r, own = residual.against_own_and_peers(np.array([0.05, 0.0, 0.0, 0.0]), np.array([np.nan, 0, 0, 0]), groups)
+    """It is neither judged nor a measure for others, and learns from all."""
+    groups = residual.Peers(np.zeros(6, dtype=np.int64), np.full(6, -1))
+    base = np.array([np.nan, 0, 0, 0, 0, 0])
+    r, own = residual.against_own_and_peers(np.array([0.05, 0.0, 0.0, 0.0, 0.0, 0.0]), base, groups)
     assert np.isnan(r.excess[0])
     assert np.isclose(own[0], 0.05)
     assert np.allclose(r.excess[1:], 0)
+    assert set(r.peers[1:]) == {4}
+
+
+def test_baselines_of_a_node_whose_half_runs_cooler_add_up() -> None:
+    """Four GPUs at 35 °C and four at 46: less their own baselines all are the same, and none is odd."""
+    x = np.array([35.0, 36.0, 35.0, 36.0, 46.0, 47.0, 46.0, 47.0])
+    groups = residual.Peers(np.zeros(8, dtype=np.int64), np.full(8, -1))
+    base = residual.from_centre(x, groups)
+    assert np.allclose(x - base, 41.0)
+    r, _ = residual.against_own_and_peers(x, base, groups)
+    assert np.allclose(r.excess, 0)
+
+
+@settings(deadline=None)
+@given(VALUES)
+def test_the_centre_is_the_median_of_the_group(rows: list[tuple[int, float]]) -> None:
+    """Compared with the definition; groups with too few peers have none."""
+    groups = np.array([g for g, _ in rows], dtype=np.int64)
+    values = np.array([v for _, v in rows], dtype=np.float64)
+    said = residual.from_centre(values, residual.Peers(groups, np.full(len(rows), -1)))
+    for i, (g, v) in enumerate(rows):
+        group = [w for h, w in rows if h == g and not np.isnan(w)]
+        if np.isnan(v) or g < 0 or len(group) <= residual.MIN_PEERS:
+            assert np.isnan(said[i])
+        else:
+            assert np.isclose(said[i], v - np.median(group))
 
 
 def test_where_peers_are_weak_only_what_is_beyond_the_band_counts() -> None:

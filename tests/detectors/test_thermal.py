@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from window_rounds import Change, Cluster, Columns
 
-from graynode.detectors import residual, thermal
+from graynode.detectors import capability, residual, thermal
 from graynode.detectors.base import TOLD, State
 from graynode.detectors.frames import gpus
 
@@ -70,13 +70,11 @@ def test_no_margin_left_for_five_minutes_is_told() -> None:
     assert found.height == 6
 
 
-def test_the_slope_is_that_of_the_window_and_stays_physical() -> None:
-    """0.05 °C/W in, 0.05 out; where power hardly differs or the fit is absurd, a bound or the default."""
-    rng = np.random.default_rng(1)
-    view = gpus(next(Cluster(nodes=4).rounds(1)).gpu, ("power_w_mean",))
-    groups = residual.peers(view)
-    power = 300 + 400 * rng.random(len(view))
-    temp = 30 + 0.08 * power + rng.normal(0, 0.5, len(view))
-    assert thermal.degrees_per_watt(temp, power, groups) == pytest.approx(0.08, abs=0.005)
-    assert thermal.degrees_per_watt(10 * temp, power, groups) == 0.15
-    assert thermal.degrees_per_watt(temp, np.full(len(view), 600.0), groups) == 0.05
+def test_gpus_at_another_power_are_no_peers() -> None:
+    """A rank that waits in the collective at half of the power is compared with nobody, and the others without it."""
+    frame = next(Cluster(nodes=2, nodes_per_job=1).rounds(1)).gpu
+    half = pl.when(pl.col("gpu_uuid") == "GPU-000-3").then(pl.col("power_w_mean") * 0.55).otherwise("power_w_mean")
+    view = gpus(frame.with_columns(power_w_mean=half), (*capability.NUMBERS, "temp_c_mean", "mem_temp_c_mean"))
+    temp = thermal.at_equal_power(view, residual.peers(view), 30)["temp"]
+    assert np.isnan(temp[3])
+    assert np.isnan(temp).sum() == 1

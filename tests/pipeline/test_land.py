@@ -14,7 +14,9 @@ import pytest
 from landing_kit import Log, Rejected, at, gpu_row, host_row, landing, message, rows
 from polars.testing import assert_frame_equal
 
-from graynode.pipeline.bus import Partition
+from graynode.pipeline import land_metrics as metrics
+from graynode.pipeline.bus import Partition, Received
+from graynode.pipeline.flood import FloodStop
 from graynode.pipeline.lake import Lake, LakeError, SecondWriter
 from graynode.pipeline.schema import EVENTS, SAMPLES
 
@@ -22,8 +24,9 @@ ID = f"{SAMPLES}/0"
 
 
 def fleet(minutes: float = 3, nodes: int = 2) -> Log:
-    """Nodes of two GPUs in step, 5 s a message, with host rows; a reboot in the middle of one."""
-    log = Log()
+    """Nodes of two GPUs, 5 s a message, with host rows; each node's messages come 40 s after those of the one before
+    it, so that windows of one are open while the next's are closed; a reboot in the middle of one."""
+    sent: list[tuple[float, Any]] = []
     for number in range(int(minutes * 12)):
         for node in range(nodes):
             second, name = number * 5, f"n{node}"
@@ -33,9 +36,13 @@ def fleet(minutes: float = 3, nodes: int = 2) -> Log:
                 for i in range(5)
                 for gpu in range(2)
             ]
-            log.add(message(some, sequence=2 * number), second + 5)
+            arrived = second + 5 + 40 * (nodes - 1 - node)
+            sent.append((arrived, message(some, sequence=2 * number)))
             host = [host_row(second + i, name, boot_id=boot) for i in range(5)]
-            log.add(message(host, table="host", sequence=2 * number + 1), second + 5)
+            sent.append((arrived, message(host, table="host", sequence=2 * number + 1)))
+    log = Log()
+    for arrived, one in sorted(sent, key=lambda pair: pair[0]):
+        log.add(one, arrived)
     return log
 
 
@@ -71,6 +78,34 @@ def test_a_message_that_comes_again_is_dropped_and_a_new_epoch_is_not(tmp_path: 
     assert sorted(landing_kit.land(tmp_path, log).read("gpu")["ts"]) == [at(0), at(1), at(2)]
 
 
+def test_an_event_that_comes_again_is_one_row(tmp_path: Path) -> None:
+    """Where no entity and time tells repeats apart, the numbers do; in one poll, in two, and after a restart."""
+    log, lake = Log(EVENTS), Lake(str(tmp_path))
+    event = {"ts": at(0), "cluster": landing_kit.CLUSTER, "node_id": "n1", "kind": "xid"}
+    for _ in range(4):
+        log.add(message([event], table="event", sequence=7), 1)
+    for end in (2, 3, 4):
+        carrier = landing(lake, 100)
+        start = carrier.assigned(frozenset([log.partition]))[log.partition] or 0
+        for some in landing_kit.polls(log.received[start:end], [1]):
+            carrier.take(some)
+            carrier.commit(everything=True)
+    assert lake.read("event").height == 1
+
+
+def test_an_hour_left_open_by_a_machine_that_fell_silent_is_made_after_a_restart(tmp_path: Path) -> None:
+    """An hour after its end, from the windows that are in the lake."""
+    log, lake = fleet(2), Lake(str(tmp_path))
+    for now, hours in ((600, 0), (10_000, 4)):
+        carrier = landing(lake, now)
+        start = carrier.assigned(frozenset([log.partition]))[log.partition] or 0
+        carrier.take(log.received[start:])
+        for _ in range(2):
+            carrier.commit({log.partition: len(log.received)}, everything=True)
+        assert lake.read("gpu_30s").height == 16
+        assert lake.read("gpu_1h").height == hours
+
+
 def test_the_same_sample_in_another_message_is_one_row(tmp_path: Path) -> None:
     """In one poll or in two, as long as its window is open."""
     for name, chunks in (("one", ()), ("two", (1,))):
@@ -100,7 +135,7 @@ class Dying(Lake):
         return version
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(3))
 def test_deaths_between_any_two_commits_lose_and_double_nothing(tmp_path: Path, seed: int) -> None:
     """Every table is committed on its own, so a death between two must leave each as if nothing had happened."""
     log, random_ = fleet(2), random.Random(seed)
@@ -306,3 +341,43 @@ def test_rare_tables_commit_their_offset_now_and_then(tmp_path: Path) -> None:
     now[0] = 301
     carrier.commit()
     assert lake.offset("probe", ID) == len(log.received)
+
+
+def test_what_left_the_bus_unread_is_counted_and_passed(tmp_path: Path) -> None:
+    """Offsets go on at the oldest there is; what follows lands."""
+    log, lake = fleet(1), Lake(str(tmp_path))
+    carrier = landing(lake, 10_000)
+    carrier.assigned(frozenset([log.partition]))
+    lost = metrics.LOST.labels(SAMPLES)
+    before = lost._value.get()
+    carrier.skip_to(log.partition, 8)
+    assert lost._value.get() - before == 8
+    carrier.take(log.received[8:])
+    carrier.commit({log.partition: len(log.received)}, everything=True)
+    assert lake.offset("gpu", ID) == len(log.received)
+    assert lake.read("gpu").height == sum(int(r.message.headers["rows"]) for r in log.received[8:] if _is_gpu(r))
+
+
+def _is_gpu(received: Received) -> bool:
+    return received.message.headers["table"] == "gpu"
+
+
+class Flood(Rejected):
+    """Dead letters that have had enough."""
+
+    def put(self, received: Received, reason: str) -> None:
+        """Stop."""
+        raise FloodStop(reason)
+
+
+def test_a_flood_of_unreadable_messages_stops_before_anything_is_passed(tmp_path: Path) -> None:
+    """The poll that it happened in is not taken: after the repair it is read again."""
+    log, lake = fleet(1), Lake(str(tmp_path))
+    log.received[5] = replace(log.received[5], message=replace(log.received[5].message, value=b"?"))
+    carrier = landing(lake, 100, Flood())
+    carrier.assigned(frozenset([log.partition]))
+    carrier.take(log.received[:4])
+    with pytest.raises(FloodStop):
+        carrier.take(log.received[4:8])
+    carrier.commit(everything=True)
+    assert lake.offset("gpu", ID) == 4
