@@ -60,5 +60,7 @@ def _machine_hours(frames: Sequence[pl.DataFrame]) -> set[tuple[Machine, int]]:
 def _hour(lake: Lake, table: str, hour_us: int, machines: Sequence[Machine]) -> pl.DataFrame:
     since, until = hour_bounds(hour_us)
     rows = lake.read(f"{table}_30s", since, until, node=sorted({m.partition("/")[2] for m in machines}))
-    mine = rows.filter(pl.concat_str(_WHO, separator="/").is_in(list(machines)))
-    return merge(table, mine)
+    # An hour that an import or a simulated history has written already is not written again.
+    there = lake.read(f"{table}_1h", since, until, columns=_WHO)
+    missing = set(machines) - {f"{cluster}/{node_id}" for cluster, node_id in there.iter_rows()}
+    return merge(table, rows.filter(pl.concat_str(_WHO, separator="/").is_in(list(missing))))

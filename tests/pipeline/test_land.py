@@ -106,6 +106,15 @@ def test_an_hour_left_open_by_a_machine_that_fell_silent_is_made_after_a_restart
         assert lake.read("gpu_1h").height == hours
 
 
+def test_an_hour_that_is_in_the_lake_already_is_not_made_again(tmp_path: Path) -> None:
+    """A history written beside the pipeline keeps its rows."""
+    log, lake = fleet(2), Lake(str(tmp_path))
+    who = {"ts": at(0), "cluster": landing_kit.CLUSTER, "node_id": "n0", "gpu_uuid": "n0-G0", "samples": 1}
+    lake.write("gpu_1h", pl.DataFrame([who]))
+    landing_kit.land(tmp_path, log)
+    assert sorted(lake.read("gpu_1h")["node_id"]) == ["n0", "n1", "n1"]
+
+
 def test_the_same_sample_in_another_message_is_one_row(tmp_path: Path) -> None:
     """In one poll or in two, as long as its window is open."""
     for name, chunks in (("one", ()), ("two", (1,))):
