@@ -16,7 +16,7 @@ help: ## this list
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "graynode: Python 3.11 or newer is needed, this is " + sys.version.split()[0] + "; say make PYTHON=python3.11")'
 	$(PYTHON) -m venv .venv
 	$(PY) -m pip install -q --disable-pip-version-check --require-hashes -r requirements-dev.lock
-	$(PY) -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@PYTHONWARNINGS=ignore $(PY) -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@mkdir -p .venv/typing && ln -sfn ../.. .venv/typing/graynode
 	@touch $@
 

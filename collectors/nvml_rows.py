@@ -63,7 +63,8 @@ class Teller:
 
     def quality(self, gpu_uuid: str, field: str, state: str, reason: str) -> None:
         """A change of a field's state; ``*`` is every field of the GPU."""
-        self._add("quality", {"table_name": "gpu", "entity": gpu_uuid, "field": field, "state": state, "reason": reason})
+        said = {"table_name": "gpu", "entity": gpu_uuid, "field": field, "state": state, "reason": reason}
+        self._add("quality", said)
 
     def inventory(self, row: Row) -> None:
         """What there is, at first sight or changed."""

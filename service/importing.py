@@ -20,6 +20,7 @@ import polars as pl
 from graynode.pipeline.codec import to_batch
 from graynode.pipeline.lake import Lake, LakeError, LakeTooNew
 from graynode.pipeline.schema import TABLES
+from graynode.service import import_ranking
 from graynode.service.config import Config, ConfigError
 from graynode.service.import_formats import FORMATS, Format, NotThisFormat, Parsed, reasons
 from graynode.service.wiring import make_lake
@@ -30,7 +31,7 @@ _GZIP: Final = b"\x1f\x8b"
 
 
 def run(config: Config, format: str, path: Path, lake: Lake | None = None) -> int:  # noqa: A002 (the flag's name)
-    """Import one file and say what became of every record. 0: all is in the lake; 1: none of it could be read."""
+    """Import one file, say what became of every record, rank probes. 0: all is in the lake; 1: none was readable."""
     if format not in FORMATS:
         raise ConfigError(f"--format {format}: known: {', '.join(FORMATS)}")
     chosen, cluster = FORMATS[format], config.cluster
@@ -44,10 +45,13 @@ def run(config: Config, format: str, path: Path, lake: Lake | None = None) -> in
         raise ConfigError(f"{path}: is not {format}: {error}; other formats: {others}") from error
     try:
         mark = f"import/{format}/{cluster}/{hashlib.sha256(data).hexdigest()}"
-        stored, there = store(lake or make_lake(config), chosen, parsed, mark)
+        lake = lake or make_lake(config)
+        stored, there = store(lake, chosen, parsed, mark)
+        _say(path, chosen, cluster, parsed, stored, there)
+        if chosen.table == "probe":
+            print("\n".join(import_ranking.lines(import_ranking.ranking(lake, cluster), cluster)))
     except (LakeError, LakeTooNew) as error:
         raise ConfigError(str(error)) from error
-    _say(path, chosen, cluster, parsed, stored, there)
     return 0 if parsed.rows or not parsed.read else 1
 
 

@@ -78,7 +78,7 @@ def check_server(python: Path, folder: Path) -> None:
         graynode,
         "sql",
         "--lake",
-        lake / "lake",
+        lake,
         "--format",
         "json",
         "-c",

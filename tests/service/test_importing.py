@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import duckdb
@@ -61,6 +64,41 @@ def test_longhorn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert probes.filter(pl.col("node").is_not_null())["node"].str.contains(r"^c00\d-\d{3}$").all()
     one = probes.filter(pl.col("gpu_uuid") == "GPU-e1342d2b-9672-84a6-3f4f-793c5cec8f2f").sort("value")
     assert 2454.674449 in one["value"].to_list()
+
+
+def test_longhorn_names_the_four_slow_gpus(tmp_path: Path) -> None:
+    """One command from the file to the verdict: exactly the four, 87570fdd first, each with its effect and place; a
+    second import says the same again."""
+    command = [sys.executable, "-m", "graynode.service.cli", "import", "--format", "longhorn-sgemm"]
+    command += ["--lake", str(tmp_path / "lake"), str(SGEMM)]
+    for _ in range(2):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True, cwd=tmp_path)
+        named = re.findall(r"^  (GPU-\w{8}).* ([\d.]+)% worse than .* of 391 peers", done.stdout, re.MULTILINE)
+        assert named == [
+            ("GPU-87570fdd", "20.3"),
+            ("GPU-8bd5126e", "7.7"),
+            ("GPU-bf17fd1b", "7.6"),
+            ("GPU-01f6142b", "6.7"),
+        ]
+        assert "Of 392 GPUs probed in cluster 'longhorn', 4 slower" in done.stdout
+        assert "on c008-011" in done.stdout
+
+
+def test_names_of_a_file_move_no_cursor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a file calls its GPUs and nodes is shown as text."""
+    head = "exp,input_size,uuid,cabinet,node,ts,kern,perf,freq,temp,pwr"
+    names = [f"GPU-{n:02d}" for n in range(20)] + ["GPU-\x1b[2J\x07[red]"]
+    lines = [
+        f"e,1,{name},c1,0\x1b[31m{name[4:6]},{1.6e9 + run},k,{(200 if 'J' in name else 100) + run},1,1,1"
+        for name in names
+        for run in range(3)
+    ]
+    (tmp_path / "f.csv").write_text("\n".join([head, *lines]))
+    assert run(_config(tmp_path), "longhorn-sgemm", tmp_path / "f.csv") == 0
+    said = capsys.readouterr().out
+    assert "1 slower" in said
+    assert "GPU-�[2J�[red]" in said
+    assert not [c for c in said if not c.isprintable() and c != "\n"]
 
 
 def test_infinitehbd_answers_how_many_fault_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,9 +21,11 @@ from graynode.service.simulate import write
 
 ROOT = Path(__file__).parents[2]
 TRACE = ROOT / "tests" / "fixtures" / "infinitehbd" / "fault_trace.json.gz"
+SGEMM = ROOT / "tests" / "fixtures" / "longhorn" / "sgemm-longhorn.csv.gz"
 PAGE = (ROOT / "docs" / "queries.md").read_text(encoding="utf-8")
 QUESTIONS = dict(re.findall(r"## (.+?)\n.*?```sql\n(.+?);\n```", PAGE, re.DOTALL))
 NOW = datetime.now(UTC).replace(microsecond=0)
+SLOW = ["GPU-87570fdd", "GPU-8bd5126e", "GPU-bf17fd1b", "GPU-01f6142b"]
 
 
 def _put(lake: Lake, name: str, row: dict[str, Any]) -> None:
@@ -56,6 +58,7 @@ def queries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Queries]:
     fleet = Fleet(Spec(NOW, 8, 8, seed=3, days=9), demo())
     write(fleet, lake)
     import_file(Config(lake=LakeSection(path=path)), "infinitehbd", TRACE)
+    import_file(Config(lake=LakeSection(path=path)), "longhorn-sgemm", SGEMM)
     gpu = str(lake.read("gpu_1h", columns=["gpu_uuid"])["gpu_uuid"][0])
     for name, row in _said(gpu):
         _put(lake, name, row)
@@ -80,6 +83,13 @@ def test_refaulted_nodes(queries: Queries) -> None:
     """Of the real trace: 97 nodes fault again within a week of a repair, 84 if the same instant is one."""
     answer = queries.rows(QUESTIONS["How many nodes fault again within a week of a repair?"])
     assert answer == [{"nodes": 97, "nodes_same_instant_is_one": 84}]
+
+
+def test_slow_gpus_of_longhorn(queries: Queries) -> None:
+    """Of 392 real V100s the four that are slow, the slowest first, and nothing else."""
+    found = queries.rows(QUESTIONS["Which GPUs are slow at the same work as their peers?"])
+    assert [row["gpu_uuid"][:12] for row in found] == SLOW
+    assert [row["times_slower"] for row in found] == [1.203, 1.077, 1.076, 1.067]
 
 
 def test_faults_show_in_the_answers(queries: Queries) -> None:
