@@ -48,12 +48,11 @@ class _Lane:
         self.waiting.extend(job for job in jobs if job not in self.waiting)
         self._wake.notify()
 
-    def leave(self) -> list[Job]:
-        """End after the job that runs; gives back the others. The lock is held."""
-        rest, self.leaving = list(self.waiting), True
+    def leave(self) -> None:
+        """End after the job that runs, without the others. The lock is held."""
+        self.leaving = True
         self.waiting.clear()
         self._wake.notify()
-        return rest
 
     def _run(self) -> None:
         while True:

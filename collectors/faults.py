@@ -63,7 +63,6 @@ lost and Xid → gpu_lost; fan and temperature → thermal; PCIe width → pcie_
 trace has no class for slow GPUs and stuck sensors: slow_gpu is set as often as power supplies, a stated guess."""
 
 _TOP: Final = ("natural", "fault")
-_KEYS: Final = ("kind", "start", "duration", "size", "node", "gpu", "link")
 _SPAN: Final = re.compile(r"([+-]?)(\d+(?:\.\d+)?)(s|m|h|d)")
 _UNIT_S: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 

@@ -27,7 +27,7 @@ class Columns:
     """Columns of one frame of a window table, each of shape (windows, entities); rows that nobody saw are left out."""
 
     def __init__(self, table: str, grid: Grid, fleet: Fleet, seen: Array) -> None:
-        self._table, self._grid, self._seen = table, grid, seen > 0
+        self._table, self._seen = table, seen > 0
         self._all, self._rows = bool(self._seen.all()), int(self._seen.sum())
         self._made: dict[str, pl.Series] = {}
         epoch_us = np.datetime64(fleet.origin.replace(tzinfo=None), "us").astype(np.int64)

@@ -18,13 +18,12 @@ class KmsgDevice:
     """Records from the oldest that the ring still holds, then new ones. ``OSError`` from opening.
 
     ``drained`` tells whether the last look saw the end. An overrun (EPIPE: records were overwritten before they were
-    read) is counted in ``overruns``; how many were lost is told by the sequence numbers.
+    read) is passed over; how many were lost is told by the sequence numbers.
     """
 
     def __init__(self, path: Path, read: Callable[[int, int], bytes] = os.read) -> None:
         self._read = read
         self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        self.overruns = 0
         self.drained = False
 
     def records(self) -> Iterator[bytes]:
@@ -41,7 +40,6 @@ class KmsgDevice:
                     if taken:
                         return  # what was read is given first; the next look meets the error again
                     raise
-                self.overruns += 1
                 continue
             if not raw:
                 self.drained = True

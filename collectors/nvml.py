@@ -192,7 +192,7 @@ class Nvml:
         self.nvml_up = True
         for code, count in answer.counts.items():
             self.errors[words(code)] += count
-        reason = self._observe_load(answer, due, teller.ts)
+        reason = self._observe_load(answer, teller.ts)
         if reason:
             rows, teller = teller.rows, Teller(self._machine, self._load.current, teller.ts)
             teller.rows = rows
@@ -213,7 +213,7 @@ class Nvml:
         self._presence.tell(teller)
         return teller
 
-    def _observe_load(self, answer: wire.Answer, due: frozenset[int], ts: datetime) -> str | None:
+    def _observe_load(self, answer: wire.Answer, ts: datetime) -> str | None:
         energies = {
             self._slots[r.slot].gpu.uuid: int(r.values["energy_mj"]) for r in answer.reads if r.values.get("energy_mj")
         }

@@ -117,7 +117,7 @@ class Readings:
         for planned, wanted in plan.calls:
             self._make(planned, wanted, values)
         if plan.batch:
-            self._read_batch(plan.batch, due, values)
+            self._read_batch(plan.batch, values)
         if plan.gpm:
             self._read_gpm(values)
         if self._passing:
@@ -181,16 +181,16 @@ class Readings:
 
     # --- the batch ---------------------------------------------------------------------------------------
 
-    def _read_batch(self, batch: list[FieldValue], due: frozenset[int], values: Values) -> None:
+    def _read_batch(self, batch: list[FieldValue], values: Values) -> None:
         while batch:
-            batch = self._read_once([f for f in batch if self._has_id(f)], due, values)
+            batch = self._read_once([f for f in batch if self._has_id(f)], values)
 
     def _has_id(self, f: FieldValue) -> bool:
         if f.id == 0:
             self._drop(f, NO_FIELD_ID)
         return f.id != 0
 
-    def _read_once(self, batch: list[FieldValue], due: frozenset[int], values: Values) -> list[FieldValue]:
+    def _read_once(self, batch: list[FieldValue], values: Values) -> list[FieldValue]:
         """Read; what is to be tried instead of fields that are not supported."""
         if not batch:
             return []
@@ -209,10 +209,10 @@ class Readings:
             if code == 0:
                 values[f.field] = converted(value, f.how)
             else:
-                again += self._field_failed(f, code, due, values)
+                again += self._field_failed(f, code, values)
         return again
 
-    def _field_failed(self, f: FieldValue, code: int, due: frozenset[int], values: Values) -> list[FieldValue]:
+    def _field_failed(self, f: FieldValue, code: int, values: Values) -> list[FieldValue]:
         if code in WHOLE_GPU:
             self._watch.counts[code] += 1
             raise GpuTrouble(code, f"nvmlDeviceGetFieldValues({f.id})")

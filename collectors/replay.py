@@ -34,7 +34,8 @@ class Replay:
     """Recorded rows of ``path`` (a file, or a folder with all below it) or of ``rows``.
 
     ``pace`` is recorded seconds per second: 1 as it was, 60 an hour in a minute, 0 as fast as possible. Time starts
-    with the earliest row at the first round. Rows keep their order within a file; files are merged by time.
+    with the earliest row at the first round. Rows keep their order within a file; files are merged by time, and
+    keep the keys of the machines that they are of, so ``machine`` is not asked.
     ``NoSource`` where there is nothing to replay.
     """
 
@@ -48,7 +49,7 @@ class Replay:
             raise ValueError(f"pace = {pace!r}: seconds of the recording per second, or 0 for as fast as possible")
         if (path is None) == (rows is None):
             raise NoSource("nothing to replay: name one recording")
-        self._machine, self._pace, self.refused = machine, pace, Counter[str]()
+        self._pace, self.refused = pace, Counter[str]()
         self._rows: Recorded = rows if rows is not None else self._of_path(path or Path())
         self._next = next(self._rows, None)
         self._began: tuple[datetime, datetime] | None = None

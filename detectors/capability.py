@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import numpy as np
@@ -60,16 +61,18 @@ def driver_numbers(view: View, host: pl.DataFrame) -> Floats:
     """The node's driver version as one number that grows with it (580.65.06 → 580 065 006); NaN where unknown."""
     if not {"node_id", "driver_version_last"} <= set(host.columns) or host.is_empty():
         return np.full(len(view), np.nan)
-    parts = pl.col("driver_version_last").str.extract_all(r"\d+")
-    number = sum(
-        (parts.list.get(i, null_on_oob=True).cast(pl.Float64).fill_null(0) * 1000.0 ** (2 - i) for i in range(3)),
-        pl.lit(0.0),
-    )
+    numbers = {v: _number(v) for v in host.get_column("driver_version_last").unique().drop_nulls()}
+    if not numbers:
+        return np.full(len(view), np.nan)
     versions = (
-        host.select("node_id", driver=pl.when(pl.col("driver_version_last").is_not_null()).then(number))
+        host.select("node_id", driver=pl.col("driver_version_last").replace_strict(numbers, return_dtype=pl.Float64))
         .drop_nulls()
-        .sort("node_id", "driver")
-        .unique(subset="node_id", keep="last", maintain_order=True)
+        .group_by("node_id")
+        .agg(pl.col("driver").max())
     )
     found = view.who.select("node_id").join(versions, on="node_id", how="left", maintain_order="left")
     return found.get_column("driver").fill_null(float("nan")).to_numpy()
+
+
+def _number(version: str) -> float:
+    return sum(float(part) * 1000.0 ** (2 - i) for i, part in enumerate(re.findall(r"\d+", version)[:3]))

@@ -6,6 +6,7 @@ name for a shift that many nodes share.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,6 +37,7 @@ Candidate = dict[str, Any]
 """Columns of ``finding`` (``evidence`` as a mapping); everything this module fills may be absent."""
 
 
+@functools.cache
 def none() -> pl.DataFrame:
     """No finding, with all columns."""
     return pl.DataFrame(schema=FINDING_SCHEMA)

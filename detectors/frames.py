@@ -7,9 +7,9 @@ by entity makes every detector indifferent to the order of rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import polars as pl
@@ -19,6 +19,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
+Derived = TypeVar("Derived")
+
 _WHO: Final = ("cluster", "node_id", "node", "boot_id")
 GPU_TEXTS: Final = ("gpu_uuid", "gpu_model_last", "pci_bus_id_last", "job_id_last", "job_role_last")
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
@@ -26,12 +28,16 @@ _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Rows of one window table as arrays. ``keys`` names the entity, ``t_s`` is the window's start (epoch s)."""
+    """Rows of one window table as arrays. ``keys`` names the entity, ``t_s`` is the window's start (epoch s).
+
+    Arrays are read-only. ``derived`` keeps what several detectors make of the same rows (``once``).
+    """
 
     keys: pl.Series
     who: pl.DataFrame
     t_s: Floats
     x: Mapping[str, Floats]
+    derived: dict[str, tuple[object, Any]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -39,6 +45,14 @@ class View:
     def text(self, name: str) -> pl.Series:
         """A text column; null where it was absent."""
         return self.who.get_column(name)
+
+    def once(self, name: str, of: object, make: Callable[[], Derived]) -> Derived:
+        """What ``make`` gives, made once for these rows and this very ``of``."""
+        held = self.derived.get(name)
+        if held is None or held[0] is not of:
+            held = self.derived[name] = (of, make())
+        made: Derived = held[1]
+        return made
 
     def gpu_name(self, row: int) -> str:
         """The GPU of a row as a person names it."""
@@ -78,6 +92,30 @@ def hosts(frame: pl.DataFrame, numbers: Sequence[str]) -> View:
     return _view(frame, "node_id", lambda rows: rows.get_column("node_id"), ("driver_version_last",), numbers)
 
 
+@dataclass(frozen=True, slots=True)
+class _Ordered:
+    """The usable rows of one frame, in order, and the columns that were asked for so far."""
+
+    asked: pl.DataFrame
+    frame: pl.DataFrame
+    columns: frozenset[str]
+    order: Ints | None
+    view: View
+
+    def number(self, name: str) -> Floats:
+        """A column in order; read-only, because all detectors see the same."""
+        if name not in self.view.x:
+            values = _numbers(self.frame, self.columns, name)
+            values = values if self.order is None else values[self.order]
+            values.flags.writeable = False
+            return values
+        return self.view.x[name]
+
+
+_latest: Final[dict[str, _Ordered]] = {}
+"""The last frame of each kind of entity: the detectors of a round read the same one in turn."""
+
+
 def _view(
     frame: pl.DataFrame,
     identity: str,
@@ -85,20 +123,33 @@ def _view(
     texts: Sequence[str],
     numbers: Sequence[str],
 ) -> View:
-    names = [*_WHO, *(t for t in texts if t not in _WHO)]
+    held = _latest.get(identity)
+    if held is None or held.asked is not frame:
+        held = _latest[identity] = _in_order(frame, identity, key_of, texts)
+    x = {name: held.number(name) for name in numbers}
+    whole = replace(held.view, x={**held.view.x, **x})
+    _latest[identity] = replace(held, view=whole)
+    return replace(whole, x=x)
+
+
+def _in_order(
+    asked: pl.DataFrame, identity: str, key_of: Callable[[pl.DataFrame], pl.Series], texts: Sequence[str]
+) -> _Ordered:
+    names, frame = [*_WHO, *(t for t in texts if t not in _WHO)], asked
     needed = {identity, "node_id", "ts"}
     if not needed <= set(frame.columns):
         frame = pl.DataFrame(schema=dict.fromkeys(names, pl.String) | {"ts": pl.Datetime("us", "UTC")})
     if any(frame.get_column(n).null_count() for n in needed):
         frame = frame.drop_nulls(list(needed))
+    columns = frozenset(frame.columns)
     keys = key_of(frame).cast(pl.String).alias("key")
     t_s = frame.get_column("ts").cast(pl.Datetime("us", "UTC")).cast(pl.Int64).to_numpy() / 1e6
-    samples = _numbers(frame, "samples")
-    order = _order(keys, t_s, samples, _text(frame, "boot_id"))
-    who = pl.DataFrame([_text(frame, n) for n in names])
-    if order is None:
-        return View(keys, who, t_s, {n: _numbers(frame, n) for n in numbers})
-    return View(keys.gather(order), who[order], t_s[order], {n: _numbers(frame, n)[order] for n in numbers})
+    who = pl.DataFrame([_text(frame, columns, n) for n in names])
+    order = _order(keys, t_s, _numbers(frame, columns, "samples"), who.get_column("boot_id"))
+    if order is not None:
+        keys, who, t_s = keys.gather(order), who[order], t_s[order]
+    t_s.flags.writeable = False
+    return _Ordered(asked, frame, columns, order, View(keys, who, t_s, {}))
 
 
 def _order(keys: pl.Series, t_s: Floats, samples: Floats, boots: pl.Series) -> Ints | None:
@@ -117,14 +168,14 @@ def _order(keys: pl.Series, t_s: Floats, samples: Floats, boots: pl.Series) -> I
     )
 
 
-def _text(frame: pl.DataFrame, name: str) -> pl.Series:
-    if name not in frame.columns:
+def _text(frame: pl.DataFrame, columns: frozenset[str], name: str) -> pl.Series:
+    if name not in columns:
         return pl.Series(name, [None] * frame.height, dtype=pl.String)
     return frame.get_column(name).cast(pl.String)
 
 
-def _numbers(frame: pl.DataFrame, name: str) -> Floats:
-    return finite(frame.get_column(name)) if name in frame.columns else np.full(frame.height, np.nan)
+def _numbers(frame: pl.DataFrame, columns: frozenset[str], name: str) -> Floats:
+    return finite(frame.get_column(name)) if name in columns else np.full(frame.height, np.nan)
 
 
 def finite(column: pl.Series) -> Floats:
@@ -148,10 +199,15 @@ def codes(*columns: pl.Series) -> Ints:
 
 def keys_by_work(view: View, jobs: pl.DataFrame) -> pl.Series:
     """Keys of GPUs at their kind of work: a baseline does not carry over from one kind to another."""
+    return view.once("work", jobs, lambda: _keys_by_work(view, jobs))
+
+
+def _keys_by_work(view: View, jobs: pl.DataFrame) -> pl.Series:
     if not {"job_id", "work"} <= set(jobs.columns) or jobs.is_empty() or not len(view):
         return view.keys
-    kinds = jobs.select("job_id", "work").drop_nulls().unique("job_id", keep="first", maintain_order=True)
     here = view.text("job_id_last").alias("job_id").to_frame()
+    mentioned = jobs.lazy().select("job_id", "work").join(here.lazy().unique(), on="job_id", how="semi")
+    kinds = mentioned.drop_nulls().unique("job_id", keep="first", maintain_order=True).collect()
     work = here.join(kinds, on="job_id", how="left", maintain_order="left").get_column("work")
     frame = pl.DataFrame([view.keys.alias("key"), work])
     return frame.select(pl.concat_str("key", pl.col("work"), separator="|", ignore_nulls=True)).to_series().alias("key")

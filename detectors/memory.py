@@ -29,12 +29,14 @@ def recall(state: pl.DataFrame | None, keys: pl.Series, columns: Iterable[str]) 
     A state of another width (an older detector's) counts as nothing remembered.
     """
     names = list(columns)
-    values = np.full((len(names), len(keys)), np.nan)
-    if state is not None and not state.is_empty() and len(keys) and _width(state) == len(names):
-        held = _matrix(state)
-        where = _places(state.get_column("key"), keys)
-        known = where >= 0
-        values[:, known] = held[where[known]].T
+    if state is None or state.is_empty() or not len(keys) or _width(state) != len(names):
+        return dict(zip(names, np.full((len(names), len(keys)), np.nan), strict=True))
+    held, known_keys = _matrix(state), state.get_column("key")
+    if _same(known_keys, keys):
+        return dict(zip(names, np.array(held.T, order="C"), strict=True))
+    values, where = np.full((len(names), len(keys)), np.nan), _places(known_keys, keys)
+    known = where >= 0
+    values[:, known] = held[where[known]].T
     return dict(zip(names, values, strict=True))
 
 
@@ -45,7 +47,7 @@ def remember(state: pl.DataFrame | None, keys: pl.Series, values: Arrays, now_s:
     if state is None or state.is_empty() or _width(state) != len(values):
         return fresh.sort("key")
     old = state.get_column("key")
-    if len(old) == len(keys) and old.equals(keys):
+    if _same(old, keys):
         return fresh
     others = state.filter(pl.col("seen") >= now_s - FORGET_S, ~pl.col("key").is_in(keys.implode()))
     return pl.concat([others, fresh]).sort("key")
@@ -65,10 +67,12 @@ def _matrix(state: pl.DataFrame) -> NDArray[np.float64]:
     return state.get_column("values").explode().to_numpy().reshape(state.height, -1)
 
 
+def _same(held: pl.Series, keys: pl.Series) -> bool:
+    return len(held) == len(keys) and held.equals(keys)
+
+
 def _places(held: pl.Series, keys: pl.Series) -> NDArray[np.int64]:
     """Row of each key in ``held``, −1 where it is not there."""
-    if len(held) == len(keys) and held.equals(keys):
-        return np.arange(len(keys), dtype=np.int64)
     rows = pl.DataFrame({"key": held, "row": np.arange(len(held), dtype=np.int64)})
     found = keys.alias("key").to_frame().join(rows, on="key", how="left", maintain_order="left")
     return found.get_column("row").fill_null(-1).to_numpy()

@@ -39,6 +39,10 @@ class Residual:
 
 def peers(view: View) -> Peers:
     """Who is compared with whom, window by window."""
+    return view.once("peers", None, lambda: _peers(view))
+
+
+def _peers(view: View) -> Peers:
     model = view.text("gpu_model_last").fill_null("unknown")
     window = pl.Series(view.t_s)
     return Peers(

@@ -55,6 +55,11 @@ class Origin:
     node_id: str
     epoch: int
 
+    @property
+    def key(self) -> str:
+        """What orders its messages: those of one machine keep their order."""
+        return f"{self.cluster}/{self.node_id}"
+
 
 @functools.cache
 def arrow_schema(table: str) -> pa.Schema:
@@ -119,20 +124,25 @@ def encode_batch(table: str, batch: pa.RecordBatch, origin: Origin, sequence: in
         writer.write_batch(batch)
     raw = sink.getvalue()
     return Message(
-        key=f"{origin.cluster}/{origin.node_id}",
+        key=origin.key,
         value=_codec().compress(raw, asbytes=True),
-        headers={
-            "v": f"{VERSION[0]}.{VERSION[1]}",
-            "table": table,
-            "rows": str(batch.num_rows),
-            "raw": str(raw.size),
-            "cluster": origin.cluster,
-            "node_id": origin.node_id,
-            "epoch": str(origin.epoch),
-            "seq": str(sequence),
-            "sent": sent.isoformat(),
-        },
+        headers=headers_of(table, batch.num_rows, raw.size, origin, sequence, sent),
     )
+
+
+def headers_of(table: str, rows: int, raw: int, origin: Origin, sequence: int, sent: datetime) -> dict[str, str]:
+    """What a message says of itself before it is unpacked; ``raw`` is its size unpacked, in bytes."""
+    return {
+        "v": f"{VERSION[0]}.{VERSION[1]}",
+        "table": table,
+        "rows": str(rows),
+        "raw": str(raw),
+        "cluster": origin.cluster,
+        "node_id": origin.node_id,
+        "epoch": str(origin.epoch),
+        "seq": str(sequence),
+        "sent": sent.isoformat(),
+    }
 
 
 def unpack(message: Message) -> bytes:

@@ -9,11 +9,11 @@ from typing import Any, Final
 import msgspec
 import polars as pl
 
-from graynode.pipeline.codec import MAX_MESSAGE_BYTES, Message, Unreadable
+from graynode.pipeline.codec import Message, Unreadable
 from graynode.pipeline.lake_format import frame_schema
 from graynode.pipeline.schema import TABLES, VERSION, Field
 
-_MAX_BYTES: Final = min(1 << 20, MAX_MESSAGE_BYTES)
+_MAX_BYTES: Final = 1 << 20
 _INTEGERS: Final = {"int32": 2**31, "int64": 2**63}
 
 

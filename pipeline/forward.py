@@ -1,14 +1,12 @@
 """From the spool to the broker: an agent's messages leave its disk only when the far bus has them.
 
-One forwarder a topic, each in a thread of its own with its own connection, so that an hour of held-back samples
-delays no event. Between the far acknowledgement and the mark in the spool a death sends again: the message
+One forwarder a topic, each with connections of its own, so that an hour of held-back samples delays no event
+(``service/agent_forward.py`` gives each a thread). Between the far acknowledgement and the mark in the spool a death sends again: the message
 carries the same (node_id, epoch, seq), and the partition's owner drops what it has seen.
 """
 
 from __future__ import annotations
 
-import random
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -32,9 +30,6 @@ _log = structlog.get_logger()
 GROUP: Final = "forward"
 _MOST_MESSAGES: Final = 500
 _MOST_BYTES: Final = 4 << 20
-_FIRST_WAIT_S: Final = 0.5
-_LONGEST_WAIT_S: Final = 15.0
-_POLL_S: Final = 1.0
 
 
 @dataclass(slots=True)
@@ -48,34 +43,19 @@ class Forwarded:
 
 
 class Forwarder:
-    """Moves ``topic`` from ``source`` to ``target`` in order. ``run`` in a thread, or ``step`` by hand.
+    """Moves ``topic`` from ``source`` to ``target`` in order, some at every ``step``; the caller waits between them.
 
-    Nothing is given up while the target is away or refuses us (password, certificate, permission): it waits,
-    longer each time, up to 15 s and scattered, because a whole fleet comes back at the same moment. Only a
-    message that can never be taken (``MessageRefused``) is passed over, counted and logged.
+    Nothing is given up while the target is away or refuses us (password, certificate, permission): it stays in the
+    source. Only a message that can never be taken (``MessageRefused``) is passed over, counted and logged.
     """
 
-    def __init__(
-        self, source: Bus, target: Bus, topic: str, *, group: str = GROUP, scatter: random.Random | None = None
-    ) -> None:
-        self._source, self._target, self._topic, self._group = source, target, topic, group
-        self._scatter = scatter or random.Random()  # noqa: S311 (scatters retries, guards nothing)
+    def __init__(self, source: Bus, target: Bus, topic: str) -> None:
+        self._source, self._target, self._topic = source, target, topic
         self._consumer: Consumer | None = None
         self._producer: Producer | None = None
         self._held: list[Received] = []
         self._unmarked: Received | None = None
-        self._wait_s = 0.0
         self.forwarded = Forwarded()
-
-    def run(self, stop: threading.Event) -> None:
-        """Forward until ``stop``; what is not forwarded by then stays in the source."""
-        try:
-            while not stop.is_set():
-                self.step(_POLL_S)
-                if self._wait_s:
-                    stop.wait(self._wait_s * self._scatter.uniform(0.5, 1.0))
-        finally:
-            self.close()
 
     def step(self, timeout_s: float = 0.0) -> int:
         """Forward what is there, waiting at most ``timeout_s`` for something; the number acknowledged.
@@ -89,7 +69,7 @@ class Forwarder:
             return 0
         if self.forwarded.trouble:
             _log.info("messages are forwarded again", topic=self._topic, was=self.forwarded.trouble)
-        self.forwarded.trouble, self._wait_s = "", 0.0
+        self.forwarded.trouble = ""
         return done
 
     @property
@@ -124,7 +104,7 @@ class Forwarder:
 
     def _reading(self) -> Consumer:
         if self._consumer is None:
-            self._consumer = self._source.consumer([self._topic], self._group)
+            self._consumer = self._source.consumer([self._topic], GROUP)
         return self._consumer
 
     def _poll(self, consumer: Consumer, timeout_s: float) -> list[Received]:
@@ -171,12 +151,3 @@ class Forwarder:
         if not self.forwarded.trouble:
             _log.warning("messages are held in the spool", topic=self._topic, reason=reason)
         self.forwarded.trouble = reason
-        self._wait_s = min(max(self._wait_s * 2, _FIRST_WAIT_S), _LONGEST_WAIT_S)
-
-
-def start(source: Bus, target: Bus, topics: Sequence[str], stop: threading.Event) -> list[Forwarder]:
-    """Forward each topic in a thread of its own until ``stop``; the threads end with the process."""
-    forwarders = [Forwarder(source, target, topic) for topic in topics]
-    for topic, forwarder in zip(topics, forwarders, strict=True):
-        threading.Thread(target=forwarder.run, args=(stop,), name=f"forward {topic}", daemon=True).start()
-    return forwarders

@@ -78,11 +78,11 @@ class _Parts:
     def array(self, column: _Column) -> pa.Array:
         """The joined column."""
         total = int(self._rows.sum())
-        valid = self._validity(total)
+        valid = self._validity()
         if column.width:
             data = [valid, pa.py_buffer(b"".join(self._slices(1, self._rows * column.width)))]
         elif pa.types.is_boolean(column.type):
-            data = [valid, _packed(self._bits(1, np.ones(len(self._rows), bool), total))]
+            data = [valid, _packed(self._bits(1, np.ones(len(self._rows), bool)))]
         else:
             data = [valid, *self._texts(total)]
         array = pa.Array.from_buffers(column.type, total, data)
@@ -100,16 +100,16 @@ class _Parts:
         ends = (begin + sizes).tolist()
         return [view[a:b] for view, a, b in zip(self._views, begin.tolist(), ends, strict=True)]
 
-    def _validity(self, total: int) -> pa.Buffer | None:
+    def _validity(self) -> pa.Buffer | None:
         if not self._nulls.any():
             return None
         mixed = (self._nulls > 0) & (self._nulls < self._rows)
-        bits = self._bits(0, mixed, total)
+        bits = self._bits(0, mixed)
         if int((~bits).sum()) != int(self._nulls.sum()):
             raise Malformed("more or fewer nulls than the header says")
         return _packed(bits)
 
-    def _bits(self, buffer: int, there: NDArray[np.bool_], total: int) -> NDArray[np.bool_]:
+    def _bits(self, buffer: int, there: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Bits of the batches that have them; those of others are 1, or 0 where all is null."""
         bits = np.repeat(self._nulls < self._rows, self._rows)
         sizes = np.where(there, (self._rows + 7) // 8, 0)

@@ -7,7 +7,7 @@ some 15 ms where all-column statistics cost 240; encodings follow what a column 
 from __future__ import annotations
 
 import functools
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 import polars as pl
@@ -25,7 +25,6 @@ an hour, so an hour can be sorted in one transaction that touches nothing else."
 HOURLY: Final = ("gpu", "link", "host", "gpu_30s", "link_30s", "host_30s")
 VERSION_KEY: Final = "graynode.contract"
 """Table property: the newest contract version that wrote here."""
-LOG_RETENTION: Final = timedelta(days=1)
 
 CONFIGURATION: Final[dict[str, str | None]] = {
     VERSION_KEY: f"{VERSION[0]}.{VERSION[1]}",

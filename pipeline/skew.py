@@ -7,7 +7,6 @@ must stay behind by a steady amount for ten minutes; a backlog passes, and what 
 from __future__ import annotations
 
 import json
-from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -18,7 +17,7 @@ from graynode.pipeline.bus import Received
 from graynode.pipeline.schema import stable_id
 
 SKEW_MS: Final = 15_000
-"""DESIGN: above 15 s it is an event, and that node leaves peer tests."""
+"""Windows close 15 s after their end: a clock that is further off puts samples into windows that are closed."""
 _BATCH_MS: Final = 10_000
 """A sample waits this long for its batch and its sending; so much later is not behind."""
 _CALM_MS: Final = 600_000
@@ -42,7 +41,6 @@ class SkewWatch:
 
     def __init__(self) -> None:
         self._clocks: dict[str, _Clock] = {}
-        self.skewed: Counter[str] = Counter()
 
     def restore(self, events: pl.DataFrame) -> None:
         """What the table ``event`` last said of each machine's clock."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
@@ -93,7 +93,6 @@ class Detect(Section, frozen=True):
 
     detectors: tuple[str, ...] = ("rules", "ecc", "links", "pcie", "slow", "thermal", "blind", "forest")
     shadow: bool = True
-    budget_per_node_day: Annotated[float, Meta(gt=0, le=1)] = 2e-4
     resolve_after_s: Seconds = 3600.0
     metrics_listen: str = "127.0.0.1:9403"
 
@@ -151,14 +150,15 @@ def load(
 
     Without ``path`` the default file is read if it exists. ``ConfigError`` where anything is wrong.
     """
-    settings = _read(path)
-    for key, text in (os.environ if env is None else env).items():
-        if key.startswith(_ENV_PREFIX):
-            _put(settings, key[len(_ENV_PREFIX) :].lower().split("__"), text)
+    settings, source = _read(path), str(path or DEFAULT_PATH)
+    for name, text in (os.environ if env is None else env).items():
+        if _is_ours(name):
+            _put(settings, name[len(_ENV_PREFIX) :].lower().split("__"), text)
+            source = f"{path or DEFAULT_PATH} and the environment"
     for key, value in (flags or {}).items():
         if value is not None:
             _put(settings, key.split("."), value)
-    return parse(settings, str(path or DEFAULT_PATH))
+    return parse(settings, source)
 
 
 def parse(settings: Mapping[str, Any], source: str) -> Config:
@@ -170,6 +170,32 @@ def parse(settings: Mapping[str, Any], source: str) -> Config:
         message, _, where = str(error).partition(" - at ")
         key = where.strip("`").removeprefix("$.") or "the file"
         raise ConfigError(f"{source}: {key} = {_at(settings, key)!r}: {_allowed(key, message)}") from error
+
+
+def _is_ours(name: str) -> bool:
+    """Whether a variable of the environment is a setting.
+
+    Others use our prefix too (Kubernetes gives each pod ``<SERVICE>_PORT``), so one without ``__`` is passed over,
+    unless it is a key of ours with the underscores of its tables too few: that is an error.
+    """
+    key = name.removeprefix(_ENV_PREFIX).lower()
+    if not name.startswith(_ENV_PREFIX):
+        return False
+    if "__" in key or key in Config.__struct_fields__:
+        return True
+    for dotted in _dotted(Config):
+        if dotted.replace(".", "_") == key:
+            right = _ENV_PREFIX + dotted.replace(".", "__").upper()
+            raise ConfigError(f"the environment: unknown {name}; did you mean {right}?")
+    return False
+
+
+def _dotted(section: Any, prefix: str = "") -> Iterator[str]:  # noqa: ANN401 (a Section's class)
+    for field_ in msgspec.structs.fields(section):
+        if _is_section(field_.type):
+            yield from _dotted(field_.type, f"{prefix}{field_.name}.")
+        else:
+            yield prefix + field_.name
 
 
 def _path(type_: type, value: Any) -> Path:  # noqa: ANN401 (msgspec's hook takes any value)

@@ -98,7 +98,7 @@ def _from_bus(config: Config, notes: list[str]) -> Revisions:
     try:
         bus = make_bus(config)
         try:
-            revisions, _ = read_incidents(bus, group)
+            revisions = read_incidents(bus, group)
         finally:
             forget = getattr(bus, "forget", None)
             if forget is not None:

@@ -11,12 +11,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final, Protocol
 
 import msgspec
 
-from graynode.pipeline.bus import Bus, Partition, Producer
-from graynode.pipeline.codec import Message, Origin, Unreadable, encode
+from graynode.pipeline.bus import Bus, Consumer, Partition, Producer
+from graynode.pipeline.codec import Message, Origin, Unreadable, encode, headers_of
 from graynode.pipeline.schema import ACTIONS, FINDINGS, INCIDENTS, TABLES, VERSION
 
 _ARRAYS: Final = ("evidence", "finding_ids")
@@ -52,20 +54,9 @@ def incident_v1(revision: Mapping[str, Any]) -> dict[str, Any]:
 def to_message(revision: Mapping[str, Any], epoch: int, sequence: int, sent: datetime) -> Message:
     """One revision as one message."""
     value = msgspec.json.encode(incident_v1(revision))
-    cluster, node_id = str(revision["cluster"]), str(revision.get("node_id") or _NO_MACHINE)
-    headers = {
-        "v": f"{VERSION[0]}.{VERSION[1]}",
-        "table": "incident",
-        "encoding": "json",
-        "rows": "1",
-        "raw": str(len(value)),
-        "cluster": cluster,
-        "node_id": node_id,
-        "epoch": str(epoch),
-        "seq": str(sequence),
-        "sent": sent.isoformat(),
-    }
-    return Message(f"{cluster}/{node_id}", value, headers)
+    origin = Origin(str(revision["cluster"]), str(revision.get("node_id") or _NO_MACHINE), epoch)
+    headers = headers_of("incident", 1, len(value), origin, sequence, sent)
+    return Message(origin.key, value, {**headers, "encoding": "json"})
 
 
 def from_message(message: Message) -> dict[str, Any]:
@@ -124,11 +115,6 @@ class Publisher:
         with self._lock:
             self._flush()
 
-    @property
-    def waiting(self) -> int:
-        """Messages that could not be sent yet."""
-        return len(self._waiting)
-
     def _put(self, topic: str, table: str, row: Mapping[str, Any]) -> None:
         self._sequence += 1
         origin = Origin(self._cluster, str(row.get("node_id") or _NO_MACHINE), self._epoch)
@@ -136,34 +122,23 @@ class Publisher:
 
     def _flush(self) -> None:
         while self._waiting:
-            topic = self._waiting[0][0]
-            run = [m for t, m in self._first_run(topic)]
+            topic, first = next(groupby(self._waiting, itemgetter(0)))
+            run = [message for _, message in first]
             self._producer.send(topic, run)
             for _ in run:
                 self._waiting.popleft()
 
-    def _first_run(self, topic: str) -> list[tuple[str, Message]]:
-        run: list[tuple[str, Message]] = []
-        for item in self._waiting:
-            if item[0] != topic:
-                break
-            run.append(item)
-        return run
 
-
-def read_incidents(
-    bus: Bus, group: str, monotonic: Callable[[], float] = time.monotonic
-) -> tuple[list[dict[str, Any]], dict[Partition, list[tuple[int, dict[str, Any]]]]]:
-    """All revisions that the bus still has, oldest first, and where each was. Nothing is committed.
+def read_incidents(bus: Bus, group: str, monotonic: Callable[[], float] = time.monotonic) -> list[dict[str, Any]]:
+    """All revisions that the bus still has, those of a node oldest first. Nothing is committed.
 
     Messages that cannot be read are passed over: the pipeline keeps them among the dead letters.
     """
     consumer = bus.consumer([INCIDENTS], group, on_assigned=lambda held: dict.fromkeys(held))
     try:
-        placed = _read_to_end(consumer, monotonic)
+        return _read_to_end(consumer, monotonic)
     finally:
         consumer.close()
-    return [told for found in placed.values() for _, told in found], placed
 
 
 def restore(bus: Bus, incidents: Restored, group: str = "graynode-detect-incidents") -> int:
@@ -171,16 +146,13 @@ def restore(bus: Bus, incidents: Restored, group: str = "graynode-detect-inciden
 
     The group never commits: on a spool, that keeps every incident (up to its bound) for the next start.
     """
-    revisions, _ = read_incidents(bus, group)
+    revisions = read_incidents(bus, group)
     incidents.restore(revisions)
     return len(revisions)
 
 
-def _read_to_end(
-    consumer: Any,  # noqa: ANN401 (a Consumer)
-    monotonic: Callable[[], float],
-) -> dict[Partition, list[tuple[int, dict[str, Any]]]]:
-    placed: dict[Partition, list[tuple[int, dict[str, Any]]]] = {}
+def _read_to_end(consumer: Consumer, monotonic: Callable[[], float]) -> list[dict[str, Any]]:
+    revisions: list[dict[str, Any]] = []
     position: dict[Partition, int] = {}
     ends: dict[Partition, int] | None = None
     started = quiet = monotonic()
@@ -192,7 +164,7 @@ def _read_to_end(
         for r in received:
             position[r.partition] = r.offset + 1
             try:
-                placed.setdefault(r.partition, []).append((r.offset, from_message(r.message)))
+                revisions.append(from_message(r.message))
             except Unreadable:
                 continue
         if ends is None and consumer.assigned():
@@ -200,4 +172,4 @@ def _read_to_end(
         # What retention has taken away never comes: quiet after assignment is the end as well
         if (ends is not None and now - quiet > _QUIET_S) or now - started > _ASSIGN_S:
             break
-    return placed
+    return revisions

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import signal
 import sys
 import threading
-from typing import Any
+from typing import Any, Final
 
 import structlog
+
+_LAST_PORT: Final = 65_535
 
 
 def stop_on_signals() -> threading.Event:
@@ -45,10 +48,12 @@ def set_up_logs(role: str, *, verbose: bool = False) -> None:
 
 
 def serve_metrics(listen: str) -> None:
-    """Serve ``/metrics`` on ``host:port``; empty means none. ``OSError`` if the port is taken."""
+    """Serve ``/metrics`` on ``host:port``; empty means none. ``OSError`` if the port is taken or is none."""
     if not listen:
         return
     import prometheus_client
 
     host, _, port = listen.rpartition(":")
+    if not port.isdecimal() or int(port) > _LAST_PORT:
+        raise OSError(errno.EINVAL, "not host:port; choose another, or '' for none")
     prometheus_client.start_http_server(int(port), addr=host or "127.0.0.1")

@@ -7,6 +7,8 @@ dies in between. Every outcome is a row of table ``action``.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import random
 import threading
 from collections import deque
@@ -15,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import prometheus_client
 import structlog
@@ -23,7 +25,7 @@ import structlog
 from graynode.pipeline.bus import Bus, BusRefused, BusUnavailable, Consumer, OffsetGone, Partition, Received
 from graynode.pipeline.codec import Unreadable
 from graynode.pipeline.schema import INCIDENTS, SEVERITIES, stable_id
-from graynode.responders.base import Outcome
+from graynode.responders.base import Outcome, Responder
 from graynode.responders.webhook import UnsafeUrl, Webhook
 from graynode.service.config import Config, ConfigError
 from graynode.service.config import Webhook as WebhookSection
@@ -45,14 +47,6 @@ WAITING = prometheus_client.Gauge(
 )
 
 
-class Tells(Protocol):
-    """What ``Delivery`` needs of a responder."""
-
-    def respond(self, incident: dict[str, Any]) -> Outcome:
-        """One attempt."""
-        ...
-
-
 @dataclass(slots=True)
 class _Trouble:
     """A receiver that does not take the present incident."""
@@ -68,7 +62,7 @@ class Delivery:
 
     label: str
     consumer: Consumer
-    responder: Tells
+    responder: Responder
     publisher: Publisher
     least: str = "ticket"
     clock: Callable[[], datetime] = utc_now
@@ -223,7 +217,7 @@ def _once_there(make: Callable[[], Delivery], stop: threading.Event, log: Any) -
     return None
 
 
-def make_delivery(bus: Bus, label: str, responder: Tells, publisher: Publisher, least: str) -> Delivery:
+def make_delivery(bus: Bus, label: str, responder: Responder, publisher: Publisher, least: str) -> Delivery:
     """The delivery of one receiver, with a consumer group of its own."""
     return Delivery(label, bus.consumer([INCIDENTS], f"graynode-respond-{label}"), responder, publisher, least)
 
@@ -250,9 +244,6 @@ def make_webhook(label: str, section: WebhookSection) -> Webhook:
 
 def read_secret(path: Path, key: str) -> str:
     """The ``whsec_…`` secret of a file; a warning where others may read it. ``ConfigError`` where it is none."""
-    import base64
-    import binascii
-
     try:
         secret = path.read_text(encoding="ascii").strip()
         mode = path.stat().st_mode

@@ -12,7 +12,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-import msgspec
 import polars as pl
 
 from graynode.collectors import faults as faults_file
@@ -171,11 +170,3 @@ def _say(fleet: Fleet, written: Written, out: Path) -> None:
     print("\nTry next:")
     for question in _QUESTIONS:
         print(f'  graynode sql --lake {out} -c "{question}"')
-
-
-def config_of(fleet: Spec, config: Config) -> Config:
-    """The configuration under which the live collector goes on where this history ends."""
-    simulated = msgspec.structs.replace(
-        config.simulated, nodes=fleet.nodes, gpus_per_node=fleet.per_node, seed=fleet.seed, start=fleet.now.isoformat()
-    )
-    return msgspec.structs.replace(config, simulated=simulated)

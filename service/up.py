@@ -20,7 +20,9 @@ from typing import Any, Final
 
 from rich.console import Console
 
+from graynode.dashboards.explain import plain
 from graynode.pipeline.lake import Lake, LakeError
+from graynode.pipeline.queries import Queries
 from graynode.service.config import ConfigError
 from graynode.service.process import stop_on_signals
 from graynode.service.receiver import Receiver
@@ -42,7 +44,7 @@ class Shown:
     incidents: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def take(self, arrived: queue.SimpleQueue[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Take what has come; the revisions in order of arrival."""
+        """Take what has come; what opened, became worse or better, or ended, in order of arrival."""
         news = []
         with suppress(queue.Empty):
             while True:
@@ -50,8 +52,14 @@ class Shown:
                 held = self.incidents.get(incident["incident_id"])
                 if held is None or held["revision"] < incident["revision"]:
                     self.incidents[incident["incident_id"]] = incident
-                    news.append(incident)
+                    if held is None or _news(held, incident):
+                        news.append(incident)
         return news
+
+
+def _news(before: dict[str, Any], now: dict[str, Any]) -> bool:
+    """Worth another line on the screen; that there is more of the same evidence is not."""
+    return bool(now["state"] == "resolved" or any(before[key] != now[key] for key in ("severity", "title")))
 
 
 def run(data: Path, *, nodes: int, days: int, seed: int, faults: Path | None, once: bool) -> int:
@@ -120,7 +128,7 @@ def _write_history(demo: Demo, days: int) -> None:
 
 def _roles(console: Console, demo: Demo, receiver: Receiver, stop: threading.Event, once: bool) -> int:
     children = [Child(role, role_command(role, demo.config_file), demo.logs / f"{role}.log") for role in ROLES]
-    supervisor, shown = Supervisor(children), Shown()
+    supervisor, shown = Supervisor(children), Shown(_still_open(demo))
     supervisor.start()
     try:
         _until_caught_up(console, demo, supervisor, receiver, shown, stop)
@@ -135,6 +143,16 @@ def _roles(console: Console, demo: Demo, receiver: Receiver, stop: threading.Eve
         console.print(words, style="red")
     console.print(f"Ended. The lake stays in {demo.config.lake.path}", style="dim")
     return 1 if killed else 0
+
+
+def _still_open(demo: Demo) -> dict[str, dict[str, Any]]:
+    """What an earlier run has left open: nobody tells it again until something about it changes."""
+    queries = Queries(Lake(demo.config.lake.path))
+    try:
+        rows = queries.rows("SELECT * FROM incident_now WHERE state <> 'resolved'")
+    finally:
+        queries.close()
+    return {row["incident_id"]: plain(row) for row in rows}
 
 
 def _step(console: Console, supervisor: Supervisor, receiver: Receiver, shown: Shown) -> None:

@@ -45,6 +45,13 @@ def summary(incidents: list[Incident], demo: Demo) -> RenderableType:
     return Group(head, Padding(table, (0, 0, 1, 0)), _next(demo, ordered[0]))
 
 
+def _why(incident: Incident) -> str:
+    """The first thing that was seen, in the detector's words."""
+    evidence = incident.get("evidence")
+    first = evidence[0] if isinstance(evidence, list) and evidence else {}
+    return str(first.get("message") or incident["title"])
+
+
 def _next(demo: Demo, first: Incident | None) -> RenderableType:
     command, config = _command(), _short(demo.config_file)
     lines = [Text("Try next, in another terminal:", style="bold")]

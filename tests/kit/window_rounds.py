@@ -6,7 +6,7 @@ Columns are the contract's window columns; a test changes them by name. Everythi
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -41,7 +41,6 @@ class Cluster:
     host_fault: Change = nothing
     sigma: float = 0.005
     correlation: float = 0.6
-    _state: dict[str, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         rng = np.random.default_rng(self.seed)

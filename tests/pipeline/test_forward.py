@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
-import time
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -19,7 +17,7 @@ from graynode.pipeline.bus import BusRefused, BusUnavailable, Consumer, MessageR
 from graynode.pipeline.codec import Message
 from graynode.pipeline.forward import Forwarder
 from graynode.pipeline.kafka import KafkaBus, KafkaSettings
-from graynode.pipeline.schema import EVENTS, SAMPLES
+from graynode.pipeline.schema import SAMPLES
 from graynode.pipeline.spool import SpoolBus
 
 
@@ -173,37 +171,6 @@ def test_mark_that_cannot_be_written(tmp_path: Path) -> None:
     near.broken = 0
     with closing(Forwarder(near, far, SAMPLES)) as forwarder:
         assert forwarder.step() == 0
-
-
-def test_threads_of_their_own(tmp_path: Path) -> None:
-    """Samples that are held up do not hold up events; all end at ``stop``."""
-    near = _near(tmp_path, 3)
-    with closing(near.producer()) as producer:
-        producer.send(EVENTS, bus_traffic.numbered(2))
-    far = FarBus()
-    samples_may_go = threading.Event()
-
-    class SlowForSamples(FarBus):
-        def send(self, topic: str, messages: Sequence[Message]) -> None:
-            if topic == SAMPLES:
-                samples_may_go.wait(30)
-            far.taken.extend(messages)
-
-    stop = threading.Event()
-    forwarders = forward.start(near, SlowForSamples(), [SAMPLES, EVENTS], stop)
-    _wait(lambda: forwarders[1].forwarded.messages == 2)
-    assert forwarders[0].forwarded.messages == 0
-    samples_may_go.set()
-    _wait(lambda: forwarders[0].forwarded.messages == 3)
-    stop.set()
-    _wait(lambda: not [t for t in threading.enumerate() if t.name.startswith("forward ")])
-
-
-def _wait(condition: object, timeout_s: float = 30) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 KILLED_BETWEEN = """

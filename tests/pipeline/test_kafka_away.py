@@ -119,13 +119,22 @@ def test_reader_lives_through_it(mortal: kafka_broker.Broker) -> None:
     assert bus_traffic.first_seen(got) == {"node0": list(range(10))}
 
 
+def _forward(forwarder: Forwarder, stop: threading.Event) -> None:
+    """As the agent does: again after a pause while the broker is away."""
+    while not stop.is_set():
+        forwarder.step(0.2)
+        if forwarder.forwarded.trouble:
+            stop.wait(0.2)
+    forwarder.close()
+
+
 def test_forwarding_through_an_outage(mortal: kafka_broker.Broker, tmp_path: Path) -> None:
     """The broker is away for seconds: the agent's spool fills, then all arrives in order and the spool is passed."""
     far, near = _bus(mortal, send_timeout_s=2, connect_timeout_s=2), SpoolBus(tmp_path / "spool", 64 << 20)
     far.create_topics(2, 1)
     stop = threading.Event()
     forwarder = Forwarder(near, far, EVENTS)
-    thread = threading.Thread(target=forwarder.run, args=(stop,))
+    thread = threading.Thread(target=_forward, args=(forwarder, stop))
     with closing(near.producer()) as producer:
         producer.send(EVENTS, bus_traffic.numbered(50, nodes=5))
         thread.start()

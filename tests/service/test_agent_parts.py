@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 import threading
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,27 @@ def test_message_is_forwarded_when_it_comes(tmp_path: Path) -> None:
     producer.send(EVENTS, [_message("event", [{"kind": "xid"}])])
     assert agent_fakes.until(lambda: [t for t, _ in sink.sent] == [EVENTS])
     producer.send(SAMPLES, [_message("host", [{}], 2)])
+    assert agent_fakes.until(lambda: [t for t, _ in sink.sent] == [EVENTS, SAMPLES])
+    assert forwarding.finish(10)
+    producer.close()
+
+
+def test_samples_that_are_held_up_hold_up_no_event(tmp_path: Path) -> None:
+    """A topic has a thread and a connection of its own."""
+    samples_may_go = threading.Event()
+
+    class SlowForSamples(Sink):
+        def send(self, topic: str, messages: Sequence[Message]) -> None:
+            if topic == SAMPLES:
+                samples_may_go.wait(30)
+            super().send(topic, messages)
+
+    sink = SlowForSamples()
+    forwarding, producer = _forwarding(tmp_path, sink, lambda: None)
+    producer.send(SAMPLES, [_message("host", [{}])])
+    producer.send(EVENTS, [_message("event", [{"kind": "xid"}], 2)])
+    assert agent_fakes.until(lambda: [t for t, _ in sink.sent] == [EVENTS])
+    samples_may_go.set()
     assert agent_fakes.until(lambda: [t for t, _ in sink.sent] == [EVENTS, SAMPLES])
     assert forwarding.finish(10)
     producer.close()

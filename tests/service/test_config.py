@@ -43,6 +43,32 @@ def test_flag_over_environment_over_file_over_default(tmp_path: Path) -> None:
     assert config.lake.path == Config().lake.path
 
 
+def test_environment_of_others_is_passed_over() -> None:
+    """What Kubernetes gives a pod beside a Service named graynode stops no role, and is no setting."""
+    env = {
+        "GRAYNODE_PORT": "tcp://10.0.0.1:80", "GRAYNODE_SERVICE_HOST": "10.0.0.1", "GRAYNODE_AGENT_PORT_9401_TCP": "x",
+        "GRAYNODE_CLUSTER": "ours",
+    }  # fmt: skip
+    assert load(None, {"agent.batch_s": 1}, env) == parse({"cluster": "ours", "agent": {"batch_s": 1}}, "test")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("GRAYNODE_AGENT__BACH_S", "environment: unknown key agent.bach_s = '4'; did you mean batch_s?"),
+        ("GRAYNODE_AGENT_BATCH_S", "unknown GRAYNODE_AGENT_BATCH_S; did you mean GRAYNODE_AGENT__BATCH_S?"),
+        ("GRAYNODE_BUS_KAFKA_BOOTSTRAP", "did you mean GRAYNODE_BUS__KAFKA__BOOTSTRAP?"),
+        ("GRAYNODE_AGENT", "environment: agent = '4'"),
+        ("GRAYNODE_CLUSTER__X", "environment: cluster = "),
+    ],
+)
+def test_misspelt_environment(name: str, said: str) -> None:
+    """A setting that is misspelt guards nothing: it stops the start and says where it was, and what is right."""
+    with pytest.raises(ConfigError) as caught:
+        load(None, {}, {name: "4"})
+    assert said in str(caught.value)
+
+
 @pytest.mark.parametrize("text", ["[agent", "\xff\xfe"])
 def test_file_that_is_not_toml(tmp_path: Path, text: str) -> None:
     """A broken file is named, with what is wrong in it."""

@@ -59,7 +59,7 @@ def send(producer: Any, *events: dict[str, Any], topic: str = EVENTS, table: str
 
 
 def told(bus: SpoolBus) -> list[dict[str, Any]]:
-    return incident_bus.read_incidents(bus, "look")[0]
+    return incident_bus.read_incidents(bus, "look")
 
 
 def rows(bus: SpoolBus, topic: str) -> list[dict[str, Any]]:
@@ -278,4 +278,4 @@ def test_the_message_is_incident_v1(bus: SpoolBus, producer: Any) -> None:
 
 def test_reading_the_incidents_of_a_bus_that_has_none(bus: SpoolBus) -> None:
     """No topic yet is no incident."""
-    assert incident_bus.read_incidents(bus, "look") == ([], {})
+    assert incident_bus.read_incidents(bus, "look") == []

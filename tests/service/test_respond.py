@@ -452,7 +452,7 @@ def test_through_a_real_broker(kafka_address: str) -> None:
             with running(broker, receiver.url, publisher, label):
                 assert until(lambda: 3 in mine(receiver), 60)
             assert mine(receiver) == [0, 0, 0, 1, 2, 3]
-        seen, _ = read_incidents(broker, f"look-{label}")
+        seen = read_incidents(broker, f"look-{label}")
         assert [r["revision"] for r in seen if r["node_id"] == label] == [0, 1, 2, 3]
     finally:
         producer.close()
