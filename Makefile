@@ -43,9 +43,11 @@ check: .venv/.server ## lint, format, types, import directions, generated docume
 docs: .venv/.server ## write docs/metrics.md from the contract
 	$(PY) -I -m graynode.pipeline.contract_page docs/metrics.md
 
-bench: .venv/.server ## pipeline and agent benchmarks; they print machine, versions, seed and command
-	$(PY) -I benchmarks/pipeline.py
+bench: .venv/.server ## agent, pipeline, detection and hard-event benchmarks; they print machine, versions, seed and command
 	$(PY) -I benchmarks/agent.py
+	$(PY) -I benchmarks/pipeline.py
+	$(PY) -I benchmarks/detection_rounds.py
+	$(PY) -I benchmarks/hard_event.py
 
 wheel: .venv/.server ## build the wheel into dist/
 	rm -rf build dist
