@@ -49,7 +49,6 @@ CAUSES: Final = {
     "stuck_sensor": {"unusual", "monitoring_blind", "thermal"},
 }
 """Which causes tell which fault. Any other incident on a machine that has a fault is listed as such, not as false."""
-NOW: Final = datetime(2026, 11, 2, 9, 0, tzinfo=UTC)
 CHUNK: Final = 60
 
 
@@ -59,9 +58,13 @@ def main() -> None:
     print(f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}, "
           f"polars {version('polars')}, numpy {version('numpy')}; {datetime.now(UTC):%Y-%m-%d %H:%M} UTC; "
           f"python {' '.join(sys.argv)}")  # fmt: skip
-    plan = Plan() if asked.healthy else read(asked.faults, NOW) if asked.faults else demo()
+    plan = Plan() if asked.healthy else read(asked.faults, asked.now) if asked.faults else demo()
     for seed in asked.seeds:
-        folder = Path(asked.keep) / f"seed-{seed}" if asked.keep else Path(tempfile.mkdtemp(prefix="accuracy-"))
+        folder = (
+            Path(asked.keep) / f"seed-{seed}-{asked.now:%d-%H}"
+            if asked.keep
+            else Path(tempfile.mkdtemp(prefix="accuracy-"))
+        )
         try:
             _one(asked, seed, plan, folder)
         finally:
@@ -75,6 +78,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--nodes", type=int, default=64)
     parser.add_argument("--days", type=float, default=35.0)
     parser.add_argument("--beyond-min", type=float, default=10.0, help="minutes after the end of history")
+    parser.add_argument("--now", type=datetime.fromisoformat, default=datetime(2026, 11, 2, 9, 0, tzinfo=UTC),
+                        help="end of history, with its zone")  # fmt: skip
     parser.add_argument("--healthy", action="store_true")
     parser.add_argument("--faults", type=Path)
     parser.add_argument("--maxima", type=Path, help="append node-day maxima as JSON lines to this file")
@@ -84,7 +89,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _one(asked: argparse.Namespace, seed: int, plan: Plan, folder: Path) -> None:
-    spec = Spec(NOW, asked.nodes, 8, seed, asked.days, cluster="demo")
+    spec = Spec(asked.now, asked.nodes, 8, seed, asked.days, cluster="demo")
     fleet, lake, began = Fleet(spec, plan), Lake(str(folder)), time.perf_counter()
     beyond = timedelta(minutes=asked.beyond_min)
     if not lake.exists("gpu_30s"):
@@ -92,19 +97,19 @@ def _one(asked: argparse.Namespace, seed: int, plan: Plan, folder: Path) -> None
         _write_beyond(fleet, lake, beyond)
     wrote, began = time.perf_counter() - began, time.perf_counter()
     rounds = Rounds(lake, "demo", {n: make(n) for n in _names()})
-    first = max(NOW - FINE, NOW - timedelta(days=asked.days))
+    first = max(asked.now - FINE, asked.now - timedelta(days=asked.days))
     rounds.prime(first)
     primed, began, cpu = time.perf_counter() - began, time.perf_counter(), time.process_time()
     maxima = _Maxima(fleet) if asked.maxima else None
     told = _Told(Incidents("demo"), asked.verbose)
-    for result, events in _scored(rounds, first, NOW + beyond):
+    for result, events in _scored(rounds, first, asked.now + beyond):
         told.take(result, events)
         if maxima is not None:
             maxima.see(rounds)
     spent = time.perf_counter() - began
     print(f"\nseed {seed}, {asked.nodes} nodes: lake {wrote:.0f} s, priming {primed:.1f} s, {told.rounds} rounds "
           f"{spent:.1f} s ({time.process_time() - cpu:.1f} s of CPU)")  # fmt: skip
-    _report(fleet, told, (NOW + beyond - first) / timedelta(days=1))
+    _report(fleet, told, (asked.now + beyond - first) / timedelta(days=1))
     if maxima is not None:
         with asked.maxima.open("a") as out:
             out.writelines(json.dumps({"seed": seed, **row}) + "\n" for row in maxima.rows())
@@ -116,16 +121,17 @@ def _names() -> list[str]:
 
 def _write_beyond(fleet: Fleet, lake: Lake, beyond: timedelta) -> None:
     """What the live collector adds: the next minutes' windows, and their events."""
-    for table, frame in history(fleet, NOW, NOW + beyond, 30):
+    for table, frame in history(fleet, fleet.spec.now, fleet.spec.now + beyond, 30):
         lake.write(table, frame)
-    since, rows = fleet.seconds(NOW), {"job": [], "event": []}
+    since = fleet.now_s
+    rows: dict[str, list[Any]] = {"job": [], "event": []}
     for table, row in Told(fleet, Outages(fleet)).between(since, since + beyond.total_seconds()):
         rows[table].append(row)
     for table, some in rows.items():
         if some:
-            frame = pl.from_arrow(to_batch(TABLES[table], some))
-            assert isinstance(frame, pl.DataFrame)  # noqa: S101 (narrows the type)
-            lake.write(table, frame)
+            made = pl.from_arrow(to_batch(TABLES[table], some))
+            assert isinstance(made, pl.DataFrame)  # noqa: S101 (narrows the type)
+            lake.write(table, made)
 
 
 def _scored(rounds: Rounds, since: datetime, until: datetime) -> Iterator[tuple[Result, list[dict[str, Any]]]]:
@@ -164,9 +170,7 @@ class _Maxima:
     def __init__(self, fleet: Fleet) -> None:
         self._node = dict(zip(fleet.gpu_uuids, fleet.node_of_gpu.tolist(), strict=True))
         self._most: dict[tuple[int, str], float] = {}
-        thermal_names = (*thermal.baseline.columns(thermal.SIGNALS), *(c for s in thermal.SIGNALS
-                         for c in thermal.Run.columns(s)), "margin.strikes", "margin.since")  # fmt: skip
-        self._names = {"slow": slow._columns(), "thermal": thermal_names}
+        self._names = {"slow": slow.columns(), "thermal": thermal.columns()}
         self._signals = {"slow": slow.SIGNALS, "thermal": thermal.SIGNALS}
 
     def see(self, rounds: Rounds) -> None:
@@ -189,7 +193,7 @@ class _Maxima:
 def _report(fleet: Fleet, told: _Told, days: float) -> None:
     """Found, missed and false; delays are from the fault's start or the first window, whichever is later."""
     end_s = fleet.now_s + 3600.0
-    since_s = fleet.seconds(NOW - FINE)
+    since_s = fleet.now_s - FINE.total_seconds()
     used: set[str] = set()
     for fault in fleet.faults:
         if fault.start > end_s or fault.end < since_s:
@@ -202,7 +206,9 @@ def _report(fleet: Fleet, told: _Told, days: float) -> None:
             print(f"  MISSED {fault.kind} on {where}")
         for r in right:
             late = (fleet.seconds(r[0]["ts"]) - max(fault.start, since_s)) / 60.0
-            print(f"  found  {fault.kind} on {where} after {late:.1f} min, {len(r)} revisions: {_words(fleet, r, fault)}")
+            print(
+                f"  found  {fault.kind} on {where} after {late:.1f} min, {len(r)} revisions: {_words(fleet, r, fault)}"
+            )
         for r in mine:
             if r not in right:
                 print(f"    also {r[0]['cause']} there: {_words(fleet, r, fault)}")
@@ -218,7 +224,9 @@ def _of(fleet: Fleet, revision: dict[str, Any], fault: Fault) -> bool:
 
 
 def _short(fleet: Fleet, fault: Fault) -> str:
-    return fleet.gpu_uuids[fault.gpu][:12] if fault.gpu >= 0 else fleet.link_names[fault.link] if fault.link >= 0 else ""
+    return (
+        fleet.gpu_uuids[fault.gpu][:12] if fault.gpu >= 0 else fleet.link_names[fault.link] if fault.link >= 0 else ""
+    )
 
 
 def _words(fleet: Fleet, revisions: list[dict[str, Any]], fault: Fault | None) -> str:

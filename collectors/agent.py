@@ -12,14 +12,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from importlib.metadata import version
 from typing import Final
 
 import structlog
 
-from graynode.collectors.base import CADENCES_S, Collector, Machine, Rows
+from graynode.collectors.base import CADENCES_S, Collector, Machine, Rows, utc_now
 from graynode.collectors.batch import Batcher, Misfits
 from graynode.collectors.carrier import Carrier
 from graynode.collectors.crew import Crew
@@ -40,16 +40,12 @@ _SETTLED_ROUNDS: Final = 12
 """By then every class was read and a batch was sent, so nothing is built for the first time any more."""
 
 
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
-
-
 @dataclass(frozen=True, slots=True)
 class Clock:
     """Two clocks: rounds keep to the monotonic one, rows carry the wall clock's time."""
 
     monotonic: Callable[[], float] = time.monotonic
-    now: Callable[[], datetime] = _utc_now
+    now: Callable[[], datetime] = utc_now
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol
 
@@ -21,6 +21,11 @@ Rows = Mapping[str, Sequence[Row]]
 
 CADENCES_S: Final = (1, 10, 60)
 """Reading classes; a field's class is ``Field.every_s``. The first round has all of them."""
+
+
+def utc_now() -> datetime:
+    """This machine's clock."""
+    return datetime.now(UTC)
 
 
 class NoSource(Exception):

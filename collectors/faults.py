@@ -4,6 +4,7 @@
 nothing with the detectors, so that what they find is not what they were told.
 """
 
+# ruff: noqa: ANN401 (a TOML value is any value until it has been checked)
 from __future__ import annotations
 
 import difflib
@@ -141,14 +142,14 @@ def parse(text: str, source: str, now: datetime | None = None) -> Plan:
     )
 
 
-def _natural(told: Any, source: str) -> float:  # noqa: ANN401 (any TOML value)
+def _natural(told: Any, source: str) -> float:
     if not isinstance(told, Mapping):
         raise FaultsError(f"{source}: natural = {told!r}: a table [natural] is wanted")
     _known(told, ("rate_per_1000_node_days",), f"{source}: [natural]")
     return _number(told.get("rate_per_1000_node_days", 0.0), "rate_per_1000_node_days", f"{source}: [natural]", 0, 1000)
 
 
-def _wanted(told: Any, where: str, now: datetime | None) -> Wanted:  # noqa: ANN401
+def _wanted(told: Any, where: str, now: datetime | None) -> Wanted:
     if not isinstance(told, Mapping):
         raise FaultsError(f"{where}: {told!r} is not a table; write [[fault]] and its keys below")
     name = told.get("kind")
@@ -172,7 +173,7 @@ def _wanted(told: Any, where: str, now: datetime | None) -> Wanted:  # noqa: ANN
     )
 
 
-def _moment(told: Any, where: str, now: datetime | None) -> float:  # noqa: ANN401
+def _moment(told: Any, where: str, now: datetime | None) -> float:
     if isinstance(told, datetime) or (isinstance(told, str) and "T" in told):
         return _absolute(told, where, now)
     match = _SPAN.fullmatch(told.replace(" ", "")) if isinstance(told, str) else None
@@ -193,7 +194,7 @@ def _absolute(told: datetime | str, where: str, now: datetime | None) -> float:
     return (moment - now).total_seconds()
 
 
-def _duration(told: Any, where: str) -> float:  # noqa: ANN401
+def _duration(told: Any, where: str) -> float:
     if told == "forever":
         return float("inf")
     match = _SPAN.fullmatch(told.replace(" ", "")) if isinstance(told, str) else None
@@ -202,7 +203,7 @@ def _duration(told: Any, where: str) -> float:  # noqa: ANN401
     return float(match[2]) * _UNIT_S[match[3]]
 
 
-def _number(told: Any, key: str, where: str, lo: float, hi: float, meaning: str = "") -> float:  # noqa: ANN401
+def _number(told: Any, key: str, where: str, lo: float, hi: float, meaning: str = "") -> float:
     if isinstance(told, bool) or not isinstance(told, int | float) or not lo <= told <= hi:
         raise FaultsError(
             f"{where}: {key} = {told!r}: a number from {lo:g} to {hi:g}" + (f" ({meaning})" if meaning else "")
@@ -210,17 +211,17 @@ def _number(told: Any, key: str, where: str, lo: float, hi: float, meaning: str 
     return float(told)
 
 
-def _node(told: Any, where: str) -> int | str | None:  # noqa: ANN401
+def _node(told: Any, where: str) -> int | str | None:
     return told if isinstance(told, str) else _place(told, "node", where)
 
 
-def _place(told: Any, key: str, where: str) -> int | None:  # noqa: ANN401
+def _place(told: Any, key: str, where: str) -> int | None:
     if told is not None and (isinstance(told, bool) or not isinstance(told, int) or told < 0):
         raise FaultsError(f"{where}: {key} = {told!r}: a number from 0, or leave it out and the seed chooses")
     return told
 
 
-def _extra(told: Any, key: str, allowed: Sequence[Any], where: str) -> Any:  # noqa: ANN401
+def _extra(told: Any, key: str, allowed: Sequence[Any], where: str) -> Any:
     if key == "outage_s":
         return _number(told, key, where, allowed[0], allowed[1], "seconds of one outage")
     if told not in allowed or isinstance(told, bool):
@@ -234,7 +235,7 @@ def _known(told: Mapping[str, Any], allowed: Sequence[str], where: str) -> None:
             raise FaultsError(f"{where}: unknown key {key} = {value!r}; {_one_of(key, allowed)}")
 
 
-def _one_of(told: Any, allowed: Any) -> str:  # noqa: ANN401
+def _one_of(told: Any, allowed: Any) -> str:
     near = difflib.get_close_matches(str(told), list(allowed), n=1)
     return f"did you mean {near[0]}?" if near else f"known: {', '.join(allowed)}"
 

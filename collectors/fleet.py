@@ -235,12 +235,12 @@ def _corrected_errors(
 ) -> list[tuple[int, float, float]]:
     """Moments of corrected memory errors: rare clusters on one GPU in twenty, and growth where asked for.
 
-    One in twenty GPUs ever shows one, 0.5 to 3 a day there, in clusters (Delta and Perlmutter, METHODS of A100).
+    One in twenty GPUs ever shows one, 0.5 to 3 a day there, in clusters (as on the A100s of Delta and Perlmutter).
     """
     rng = generator(spec.seed, 3)
     found: list[tuple[int, float, float]] = []
     for gpu in np.nonzero(uniform(spec.seed, 50, np.arange(gpus), np.zeros(1)) < 0.05)[0]:
-        mine = np.random.Generator(np.random.Philox(key=[spec.seed, 1000 + int(gpu)]))
+        mine = generator(spec.seed, 1000 + int(gpu))
         t = 0.0
         while (t := t + mine.exponential(4 * 86400.0)) < horizon_s:
             found += [(int(gpu), t + mine.exponential(600.0), 1.0) for _ in range(1 + mine.poisson(2.0))]

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from graynode.collectors.fleet import RELOAD_S, Fleet
-from graynode.collectors.fleet_noise import Array
+from graynode.collectors.fleet_noise import Array, generator
 from graynode.collectors.fleet_signals import Counter, Grid
 from graynode.collectors.fleet_steps import Jumps
 
@@ -45,7 +45,7 @@ class Outages:
 def _flaps(
     fleet: Fleet, link: int, start: float, end: float, per_hour: float, mean_s: float
 ) -> list[tuple[int, int, int]]:
-    rng = np.random.Generator(np.random.Philox(key=[fleet.spec.seed, 5000 + link]))
+    rng = generator(fleet.spec.seed, 5000 + link)
     found, t = [], start
     while (t := t + max(rng.exponential(3600.0 / per_hour), 15.0)) < end:
         lasts = max(_TRAINING_S, min(rng.gamma(4.0, mean_s / 4.0), 60.0))

@@ -1,7 +1,7 @@
 """What the instruments of a simulated fleet would show: gauges, counters and states on a grid of windows.
 
 A live sample is a window of one second. Load is exact (integrals of steps); noise is added per 30 s or per hour,
-with the correlation that training steps show (lag one 0.6: METHODS of the fleet's own study, docs/simulation.md).
+with the correlation that training steps show (lag one 0.6; docs/simulation.md).
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from graynode.collectors.sysfs import whole_text
 from graynode.collectors.worker import Worker
 
 _TICK: Final = os.sysconf("SC_CLK_TCK")
@@ -71,10 +72,10 @@ def process_tree(proc: Path = Path("/proc"), pid: int | None = None) -> tuple[fl
     gone = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = own.ru_utime + own.ru_stime + gone.ru_utime + gone.ru_stime
     pid = os.getpid() if pid is None else pid
-    rss = parse_statm(_text(proc / str(pid) / "statm"))
+    rss = parse_statm(whole_text(proc / str(pid) / "statm"))
     for child in children(proc, pid):
-        cpu_s += parse_stat(_text(proc / str(child) / "stat"))
-        rss += parse_statm(_text(proc / str(child) / "statm"))
+        cpu_s += parse_stat(whole_text(proc / str(child) / "stat"))
+        rss += parse_statm(whole_text(proc / str(child) / "statm"))
     return cpu_s, rss
 
 
@@ -82,7 +83,7 @@ def children(proc: Path, pid: int) -> list[int]:
     """The processes that this one's threads have started, living ones only."""
     found: list[int] = []
     for task in (proc / str(pid) / "task").glob("[0-9]*"):
-        found += map(int, _text(task / "children").split())
+        found += map(int, whole_text(task / "children").split())
     return found
 
 
@@ -96,10 +97,3 @@ def parse_statm(text: str) -> int:
     """Resident bytes of ``/proc/<pid>/statm``; 0 if it is gone."""
     words = text.split()
     return int(words[1]) * _PAGE if len(words) > 1 else 0
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

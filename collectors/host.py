@@ -21,14 +21,12 @@ from graynode.collectors.host_files import (
     table,
     used_ratio,
 )
+from graynode.collectors.pci import is_nvidia_gpu
 from graynode.collectors.state_file import StateFile
-from graynode.collectors.sysfs import SysFile, names, text_of
+from graynode.collectors.sysfs import SysFile, names, text_of, whole_text
 from graynode.pipeline.schema import TABLES
 
 Health = Mapping[str, float | int | None]
-_NVIDIA: Final = "0x10de"
-_DISPLAY: Final = "0x03"
-"""PCI base class of display controllers: VGA, 3D and other."""
 _HOST: Final = TABLES["host"]
 _EVERY_S: Final[Mapping[str, int]] = {f.name: f.every_s for f in _HOST.fields if f.kind != "key"}
 
@@ -102,8 +100,8 @@ class Host:
         clock = self._clock()
         return {
             "swap_used_bytes": total - free if total is not None and free is not None else None,
-            "oom_kills": table(_whole(proc / "vmstat")).get("oom_kill"),
-            "disk_io_ms": disk_io_ms(_whole(proc / "diskstats"), self._whole_disk),
+            "oom_kills": table(whole_text(proc / "vmstat")).get("oom_kill"),
+            "disk_io_ms": disk_io_ms(whole_text(proc / "diskstats"), self._whole_disk),
             "clock_synced": int(clock.synced) if clock else None,
             "clock_offset_s": clock.offset_s if clock else None,
             "gpus_expected": self._gpus_on_bus(),
@@ -113,7 +111,7 @@ class Host:
         proc, dmi = self._machine.proc, self._machine.sys / "class/dmi/id"
         module = driver_module(text_of(proc / "driver/nvidia/version") or "")
         return {
-            "cpus": cpus_online(_whole(proc / "stat")),
+            "cpus": cpus_online(whole_text(proc / "stat")),
             "mem_total_bytes": self._memory().get("MemTotal"),
             "root_used_ratio": used_ratio(str(self._root)),
             "kernel": text_of(proc / "sys/kernel/osrelease"),
@@ -136,8 +134,7 @@ class Host:
 
     def _looks_like_gpu(self, at: Path, device: str) -> bool:
         if device not in self._is_gpu:
-            vendor, class_ = text_of(at / device / "vendor"), text_of(at / device / "class")
-            self._is_gpu[device] = vendor == _NVIDIA and (class_ or "").startswith(_DISPLAY)
+            self._is_gpu[device] = is_nvidia_gpu(at / device)
         return self._is_gpu[device]
 
     def _whole_disk(self, name: str) -> bool:
@@ -165,11 +162,3 @@ class Host:
         self._inventory = dict(row)
         self._state.save(self._inventory)
         return [row]
-
-
-def _whole(path: Path) -> str:
-    """A ``/proc`` file that may be longer than a page; empty where there is none."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

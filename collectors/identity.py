@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from graynode.collectors.base import Machine
+from graynode.collectors.sysfs import whole_text
 
 _AWS_TAG: Final = re.compile(r"i-(?:[0-9a-f]{8}|[0-9a-f]{17})")
 """EC2 puts the instance id into the SMBIOS board asset tag, on metal instances too."""
@@ -132,7 +133,4 @@ def _cloud_init_id(at: Roots) -> str:
 
 
 def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
+    return whole_text(path).strip()

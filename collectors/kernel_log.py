@@ -7,12 +7,12 @@ import stat
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import datetime, timedelta, tzinfo
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal
 
-from graynode.collectors.base import Machine, NoSource, Round, Row, Rows
+from graynode.collectors.base import Machine, NoSource, Round, Row, Rows, utc_now
 from graynode.collectors.kernel_events import Context, event_row
 from graynode.collectors.kernel_records import Parse, Record, cleaned, parse_dmesg, parse_journal, parse_kmsg
 from graynode.collectors.kmsg_device import KmsgDevice
@@ -22,11 +22,6 @@ from graynode.pipeline.schema import stable_id
 
 Format = Literal["kmsg", "dmesg", "journal"]
 _FUTURE: Final = timedelta(seconds=1)
-
-
-def utc_now() -> datetime:
-    """This machine's clock."""
-    return datetime.now(UTC)
 
 
 class KernelLog:

@@ -10,11 +10,11 @@ import os
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, ClassVar, Final
 
 from graynode.collectors import nvml_wire as wire
-from graynode.collectors.base import Machine, NoSource, Round, Row, Rows
+from graynode.collectors.base import Machine, NoSource, Round, Row, Rows, utc_now
 from graynode.collectors.nvml_absence import refuse, way_out
 from graynode.collectors.nvml_driver_load import DriverLoad
 from graynode.collectors.nvml_fields import GPU_NOT_FOUND, NO_PERMISSION, words
@@ -49,7 +49,7 @@ class Nvml:
         deadline_s: float = 5.0,
         patience: Patience | None = None,
         monotonic: Callable[[], float] = time.monotonic,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        now: Callable[[], datetime] = utc_now,
     ) -> None:
         self._machine, self.deadline_s, self._monotonic, self._now = machine, deadline_s, monotonic, now
         self._session = Session(EVERY, os.environ if env is None else env, patience or Patience(), monotonic)

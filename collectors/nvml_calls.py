@@ -1,5 +1,6 @@
 """Binding the table of calls to pynvml, in the child; and the few readings that are more than one call."""
 
+# ruff: noqa: ANN401 (pynvml has no types)
 from __future__ import annotations
 
 import ctypes
@@ -25,7 +26,7 @@ _NO_SUCH_LINK: Final = (pynvml.NVML_ERROR_INVALID_ARGUMENT, pynvml.NVML_ERROR_NO
 _BER_MANTISSA, _BER_EXPONENT = 8, 0xFF
 
 
-def converted(value: Any, how: How) -> int | float:  # noqa: ANN401 (what ctypes gives)
+def converted(value: Any, how: How) -> int | float:
     """The contract's unit."""
     if how == "milli":
         return float(value) / 1000
@@ -37,7 +38,7 @@ def converted(value: Any, how: How) -> int | float:  # noqa: ANN401 (what ctypes
     return cast("int | float", value)
 
 
-def field_values(handle: Any, ids: list[tuple[int, int]]) -> list[tuple[int, int | float]]:  # noqa: ANN401
+def field_values(handle: Any, ids: list[tuple[int, int]]) -> list[tuple[int, int | float]]:
     """(code, value) of each (field id, scope), in their order; one call. A blank is code ``NOT_AVAILABLE``."""
     got = pynvml.nvmlDeviceGetFieldValues(handle, ids)
     return [_typed(kind, code, value) for _, _, _, _, kind, code, value in _VALUE.iter_unpack(bytes(got))]
@@ -64,50 +65,50 @@ def bind(call: Call) -> Callable[[Any], tuple[int | float | None, ...]]:
     function = _function(call.function)
     args, how, blank = call.args, call.how, _BLANK_64 if call.wide else _BLANK_32
 
-    def value(got: Any) -> int | float | None:  # noqa: ANN401
+    def value(got: Any) -> int | float | None:
         return None if got == blank else converted(got, how)
 
     if not call.pick:
         return lambda handle: (value(function(handle, *args)),)
     pick: Callable[[Any], Any] = (
-        attrgetter(*call.pick) if isinstance(call.pick[0], str) else itemgetter(*call.pick)  # type: ignore[arg-type]
+        attrgetter(*call.pick) if isinstance(call.pick[0], str) else itemgetter(*call.pick)  # type: ignore[arg-type]  # all names, or all places
     )
     if len(call.fields) == 1:
         return lambda handle: (value(pick(function(handle, *args))),)
     return lambda handle: tuple(map(value, pick(function(handle, *args))))
 
 
-def _absent(*_: Any) -> Any:  # noqa: ANN401
+def _absent(*_: Any) -> Any:
     """Another version of pynvml may lack a name: the same to us as a library that lacks it."""
     raise NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
 
 
-def _memory_v2(handle: Any) -> Any:  # noqa: ANN401
+def _memory_v2(handle: Any) -> Any:
     return pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
 
 
-def _count_processes(handle: Any, version: int) -> int:  # noqa: ANN401
+def _count_processes(handle: Any, version: int) -> int:
     return len(getattr(pynvml, f"nvmlDeviceGetComputeRunningProcesses_v{version}", _absent)(handle))
 
 
-def _count_retired_pages(handle: Any, cause: int) -> int:  # noqa: ANN401
+def _count_retired_pages(handle: Any, cause: int) -> int:
     return len(pynvml.nvmlDeviceGetRetiredPages(handle, cause))
 
 
-def _sram_exceeded(handle: Any) -> int:  # noqa: ANN401
+def _sram_exceeded(handle: Any) -> int:
     status = pynvml.c_nvmlEccSramErrorStatus_v1_t()
     pynvml.nvmlDeviceGetSramEccErrorStatus(handle, ctypes.byref(status))
     return int(status.bThresholdExceeded)
 
 
-def fabric_v2(handle: Any) -> Any:  # noqa: ANN401
+def fabric_v2(handle: Any) -> Any:
     """Fabric registration with its health mask."""
     info = pynvml.c_nvmlGpuFabricInfo_v2_t()
     pynvml.nvmlDeviceGetGpuFabricInfoV(handle, ctypes.byref(info))
     return info
 
 
-def fabric_v1(handle: Any) -> Any:  # noqa: ANN401
+def fabric_v1(handle: Any) -> Any:
     """Fabric registration as older drivers give it."""
     info = pynvml.c_nvmlGpuFabricInfo_t()
     pynvml.nvmlDeviceGetGpuFabricInfo(handle, ctypes.byref(info))
@@ -140,7 +141,7 @@ def _nvlink_states() -> Callable[[Any], tuple[int, int, int]]:
     """(active, inactive, asleep). State 3, active with traffic disabled, carries nothing and is in none of them."""
     per_link = _PerLink()
 
-    def read(handle: Any) -> tuple[int, int, int]:  # noqa: ANN401
+    def read(handle: Any) -> tuple[int, int, int]:
         states = per_link(lambda link: int(pynvml.nvmlDeviceGetNvLinkState(handle, link)))
         return states.count(1), states.count(0), states.count(2)
 
@@ -150,7 +151,7 @@ def _nvlink_states() -> Callable[[Any], tuple[int, int, int]]:
 def _nvlink_error_sum() -> Callable[[Any, int], int]:
     per_link = _PerLink()
 
-    def read(handle: Any, counter: int) -> int:  # noqa: ANN401
+    def read(handle: Any, counter: int) -> int:
         return sum(per_link(lambda link: int(pynvml.nvmlDeviceGetNvLinkErrorCounter(handle, link, counter))))
 
     return read
@@ -160,7 +161,7 @@ def _nvlink_field_sum() -> Callable[[Any, int], int]:
     """The sum over links, for drivers that answer a link at a time only."""
     links: list[int] = []
 
-    def read(handle: Any, field: int) -> int:  # noqa: ANN401
+    def read(handle: Any, field: int) -> int:
         if not links:
             if field_values(handle, [(field, 0)])[0][0]:
                 raise NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
@@ -175,7 +176,7 @@ def _nvlink_field_sum() -> Callable[[Any, int], int]:
     return read
 
 
-def _c2c(handle: Any) -> tuple[int, int, int]:  # noqa: ANN401
+def _c2c(handle: Any) -> tuple[int, int, int]:
     """(links, links that are up, MB/s of one link)."""
     code, count = field_values(handle, [(_C2C_COUNT, 0)])[0]
     if code or not 0 < count <= 64:

@@ -170,7 +170,7 @@ class Child:
 
     @property
     def _out(self) -> int:
-        assert self.process.stdout is not None  # noqa: S101
+        assert self.process.stdout is not None  # noqa: S101 (the same)
         return self.process.stdout.fileno()
 
     def _take_frame(self) -> bytes | None:

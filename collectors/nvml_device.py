@@ -1,5 +1,6 @@
 """A GPU of the child: who it is, its readings and those of its MIG instances, and trying again when it is lost."""
 
+# ruff: noqa: ANN401 (pynvml has no types)
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -43,13 +44,13 @@ def found_devices(setup: Setup, count: int, driver: str, watch: Watch) -> tuple[
     return devices, unseen
 
 
-def _handle(index: int, bus: str) -> Any:  # noqa: ANN401 (pynvml's opaque pointer)
+def _handle(index: int, bus: str) -> Any:
     if bus:
         return pynvml.nvmlDeviceGetHandleByPciBusId(bus.encode())
     return pynvml.nvmlDeviceGetHandleByIndex(index)
 
 
-def _identity(slot: int, index: int, handle: Any) -> Gpu:  # noqa: ANN401
+def _identity(slot: int, index: int, handle: Any) -> Gpu:
     pci = pynvml.nvmlDeviceGetPciInfo(handle)
     return Gpu(
         slot,
@@ -62,7 +63,7 @@ def _identity(slot: int, index: int, handle: Any) -> Gpu:  # noqa: ANN401
     )
 
 
-def _text(function: Any, handle: Any) -> str:  # noqa: ANN401
+def _text(function: Any, handle: Any) -> str:
     """A name that a GPU may lack (consumer boards have no serial) is empty, not an error."""
     try:
         return str(function(handle))
@@ -73,7 +74,7 @@ def _text(function: Any, handle: Any) -> str:  # noqa: ANN401
 class Device:
     """One GPU, its instances included."""
 
-    def __init__(self, gpu: Gpu, handle: Any, driver: str, every: Mapping[str, int], watch: Watch) -> None:  # noqa: ANN401
+    def __init__(self, gpu: Gpu, handle: Any, driver: str, every: Mapping[str, int], watch: Watch) -> None:
         self.gpu, self.handle = gpu, handle
         self._driver, self._every, self._watch = driver, every, watch
         self.new_handle = False
@@ -196,7 +197,7 @@ class Device:
         self._parts = {}
 
 
-def _mig_devices(handle: Any) -> int:  # noqa: ANN401
+def _mig_devices(handle: Any) -> int:
     try:
         return int(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle))
     except NVMLError:

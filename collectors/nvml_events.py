@@ -1,5 +1,6 @@
 """The NVML event set, in the child: Xids and the driver's other alarms, looked at once a round without waiting."""
 
+# ruff: noqa: ANN401 (pynvml has no types)
 from __future__ import annotations
 
 import ctypes
@@ -72,7 +73,7 @@ class EventSet:
             except NVMLError:
                 return
 
-    def _register(self, handle: Any) -> None:  # noqa: ANN401
+    def _register(self, handle: Any) -> None:
         """What the GPU supports of what is wanted; one without events costs itself only."""
         try:
             types = pynvml.nvmlDeviceGetSupportedEventTypes(handle) & WANTED
@@ -82,7 +83,7 @@ class EventSet:
             self._watch.counts[int(error.value)] += 1
 
 
-def _address(handle: Any) -> int | None:  # noqa: ANN401
+def _address(handle: Any) -> int | None:
     return ctypes.cast(handle, ctypes.c_void_p).value
 
 

@@ -162,14 +162,14 @@ _NVLINK5: Final = (
     ("rx_general_errors", 210), ("integrity_errors", 211), ("tx_discards", 212), ("recoveries_ok", 213),
     ("recoveries_failed", 214), ("recovery_events", 215), ("effective_errors", 219), ("symbol_errors", 221),
 )  # fmt: skip
-_NVLINK4: Final = (("crc_flit", 38, 2), ("crc_data", 45, 3), ("replay", 52, 0), ("recovery", 59, 1))
+_NVLINK4: Final = (("crc_flit", 38, 2), ("crc_data", 45, 3), ("replay", 52, 0), ("recovery", 59, 1), ("ecc", 160, 4))
 """Name, total's field id, counter of nvmlDeviceGetNvLinkErrorCounter where the total is not served."""
 
 
 def version_of(driver: str) -> tuple[int, ...]:
     """``580.126.09`` → (580, 126, 9); empty where it is no version."""
     parts = driver.split(".")
-    return tuple(int(p) for p in parts) if all(p.isdigit() for p in parts) else ()
+    return tuple(int(p) for p in parts) if all(p.isdecimal() for p in parts) else ()
 
 
 def throttle_ids(driver: str) -> tuple[tuple[int, int, int], ...]:

@@ -4,6 +4,7 @@ NVML computes the metrics between two samples; the two are allocated once and sw
 Metric ids and units (percent, MiB/s) follow nvidia-ml-py 13.615.71.
 """
 
+# ruff: noqa: ANN401 (pynvml has no types)
 from __future__ import annotations
 
 import ctypes
@@ -20,7 +21,7 @@ _METRICS_AT: Final = pynvml.c_nvmlGpmMetricsGet_t.metrics.offset
 _METRIC: Final = struct.Struct(f"<IId{ctypes.sizeof(pynvml.c_nvmlGpmMetric_t) - 16}x")
 
 
-def _request() -> Any:  # noqa: ANN401 (a structure of pynvml)
+def _request() -> Any:
     request = pynvml.c_nvmlGpmMetricsGet_t()
     request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
     request.numMetrics = len(GPM)
@@ -32,7 +33,7 @@ def _request() -> Any:  # noqa: ANN401 (a structure of pynvml)
 class Gpm:
     """Engine activity of one device, or of one GPU instance of it. ``NVMLError`` where it has none."""
 
-    def __init__(self, handle: Any, gi: int | None = None) -> None:  # noqa: ANN401
+    def __init__(self, handle: Any, gi: int | None = None) -> None:
         if not pynvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
             raise NVMLError(NOT_SUPPORTED)
         self._handle, self._gi = handle, gi

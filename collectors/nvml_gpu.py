@@ -1,5 +1,6 @@
 """One GPU in the child: which calls it supports, learnt by making them, and a round's readings."""
 
+# ruff: noqa: ANN401 (pynvml has no types)
 from __future__ import annotations
 
 import time
@@ -90,13 +91,13 @@ class Readings:
 
     def __init__(
         self,
-        handle: Any,  # noqa: ANN401 (pynvml's opaque pointer)
+        handle: Any,
         slot: int,
         every: Mapping[str, int],
         watch: Watch,
         calls: tuple[Call, ...],
         batch: tuple[FieldValue, ...] = (),
-        parent: Any = None,  # noqa: ANN401
+        parent: Any = None,
         gi: int | None = None,
     ) -> None:
         self._handle, self._slot, self._every, self._watch = handle, slot, every, watch

@@ -15,10 +15,10 @@ from graynode.collectors.nvml_fields import RESET_REQUIRED, words
 from graynode.collectors.nvml_plausible import Plausible
 from graynode.collectors.nvml_rows import Teller
 from graynode.collectors.nvml_wire import Gpu, Unseen
+from graynode.collectors.pci import is_nvidia_gpu
+from graynode.collectors.sysfs import names
 
 State = Literal["well", "blind", "reset", "hung", "lost"]
-_NVIDIA: Final = "0x10de"
-_DISPLAY: Final = "0x03"
 _HEARD_ROUNDS: Final = 60
 """Rounds in which NVML still reads a GPU that the kernel log called lost, before that is no news any more."""
 _ALL_ONES: Final = b"\xff\xff\xff\xff"
@@ -26,11 +26,8 @@ _ALL_ONES: Final = b"\xff\xff\xff\xff"
 
 def pci_gpus(sys: Path) -> list[str]:
     """PCI addresses of the NVIDIA display controllers that sysfs lists."""
-    found = []
-    for device in sorted((sys / "bus/pci/devices").glob("*")):
-        if _read(device / "vendor") == _NVIDIA and _read(device / "class").startswith(_DISPLAY):
-            found.append(device.name)
-    return found
+    devices = sys / "bus/pci/devices"
+    return [name for name in names(devices) if is_nvidia_gpu(devices / name)]
 
 
 def pci_says(sys: Path, bus: str) -> tuple[bool | None, str]:
@@ -217,10 +214,3 @@ def _same(known: Known, unseen: Unseen) -> bool:
 def said(code: int, where: str) -> str:
     """What NVML said, and which call."""
     return f"{where}: {words(code)}" if where else words(code)
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii", errors="replace").strip()
-    except OSError:
-        return ""

@@ -98,7 +98,7 @@ class Reader:
         counts, self._watch.counts = dict(self._watch.counts), type(self._watch.counts)()
         self._send(wire.Answer(ask.n, reads, counts))
 
-    def _must(self, where: str, function: Callable[[], Any]) -> Any:  # noqa: ANN401
+    def _must(self, where: str, function: Callable[[], Any]) -> Any:  # noqa: ANN401 (pynvml has no types)
         try:
             return function()
         except NVMLError as error:

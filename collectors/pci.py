@@ -1,6 +1,15 @@
-"""PCI addresses, in the one form that records use."""
+"""PCI: addresses in the one form that records use, and which devices are NVIDIA GPUs."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from graynode.collectors.sysfs import text_of
+
+_NVIDIA: Final = "0x10de"
+_DISPLAY: Final = "0x03"
+"""PCI base class of display controllers: VGA, 3D and other."""
 
 
 def pci_address(text: str) -> str:
@@ -16,3 +25,8 @@ def pci_address(text: str) -> str:
     if ":" not in rest:  # bus:device.function without a domain
         domain, rest = "0000", found
     return f"{domain.lstrip('0').rjust(4, '0')}:{rest}"
+
+
+def is_nvidia_gpu(device: Path) -> bool:
+    """Whether a folder of ``/sys/bus/pci/devices`` is an NVIDIA display controller."""
+    return text_of(device / "vendor") == _NVIDIA and (text_of(device / "class") or "").startswith(_DISPLAY)

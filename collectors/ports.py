@@ -206,7 +206,7 @@ def _netdev_of(device: Path, port: str, interfaces: Mapping[str, Path]) -> Path 
         if at is None or (at / "master").exists():
             continue
         number = text_of(at / "dev_port") or "0"
-        if number.isdigit() and int(number) + 1 == int(port if port.isdigit() else 0):
+        if number.isdecimal() and int(number) + 1 == int(port if port.isdecimal() else 0):
             return at
     return None
 

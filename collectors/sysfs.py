@@ -1,4 +1,5 @@
-"""Small files of ``/sys`` that are read every second: kept open, read in place, opened again after an error."""
+"""Small files of ``/sys`` and ``/proc``. Those read every second are kept open, read in place, opened again after an
+error; none of them raises."""
 
 from __future__ import annotations
 
@@ -8,8 +9,6 @@ from typing import Final
 
 _SIZE: Final = 4096
 """A sysfs attribute is at most a page."""
-
-
 _INT64_MAX: Final = 2**63 - 1
 
 
@@ -62,6 +61,14 @@ def names(folder: Path) -> list[str]:
         return sorted(os.listdir(folder))  # noqa: PTH208 (names are wanted, at 1 Hz)
     except OSError:
         return []
+
+
+def whole_text(path: Path) -> str:
+    """A file that may be longer than a page, such as ``/proc/stat``; empty where there is none."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
 
 
 def text_of(path: Path) -> str | None:

@@ -41,10 +41,15 @@ class Run:
         return tuple(f"{signal}.{part}" for part in ("sum", "since", "total", "windows"))
 
 
-def advance(memory: Arrays, signal: str, residual: Floats, now_s: Floats, tau: float = TAU) -> Run:
-    """Advance a signal's run in ``memory`` (in place) by one window."""
+def advance(
+    memory: Arrays, signal: str, residual: Floats, now_s: Floats, tau: float = TAU, limit: float = np.inf
+) -> Run:
+    """Advance a signal's run in ``memory`` (in place) by one window. The sum stays within twice the ``limit``.
+
+    So that what has ended is over within the hour, however long it lasted.
+    """
     total_name, windows_name = f"{signal}.total", f"{signal}.windows"
-    after = cusum(memory[f"{signal}.sum"], residual, tau)
+    after = np.minimum(cusum(memory[f"{signal}.sum"], residual, tau), 2.0 * limit)
     running = after > 0
     counted = running & ~np.isnan(residual)
     since = np.where(running, np.where(np.isnan(memory[f"{signal}.since"]), now_s, memory[f"{signal}.since"]), np.nan)

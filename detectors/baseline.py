@@ -94,6 +94,15 @@ def changed(memory: Arrays, context: dict[str, Floats]) -> Bools:
     return different
 
 
+def known(history: pl.DataFrame | None, keys: pl.Series, signals: tuple[str, ...]) -> Arrays:
+    """What is known of each entity so far, the median of all its days; NaN where nothing is."""
+    if history is None or history.is_empty():
+        return {s: np.full(len(keys), np.nan) for s in signals}
+    medians = history.lazy().group_by("key").agg(pl.col(s).fill_nan(None).median().cast(pl.Float64) for s in signals)
+    wanted = keys.alias("key").to_frame().lazy().join(medians, on="key", how="left", maintain_order="left").collect()
+    return {s: wanted.get_column(s).fill_null(float("nan")).to_numpy() for s in signals}
+
+
 def _finished(memory: Arrays, keys: pl.Series, signals: tuple[str, ...], turning: Bools) -> pl.DataFrame:
     centres: dict[str, Floats] = {}
     for s in signals:

@@ -84,12 +84,14 @@ class Blind:
         if known is None:
             return here, []
         absent = (
-            known.join(here, on="node_id", how="anti")
+            known.lazy()
+            .join(here.lazy(), on="node_id", how="anti")
             .filter(pl.col("seen") >= now_s - _FORGET_SILENT_S)
             .with_columns(strikes=pl.col("strikes") + 1.0)
+            .collect()
         )
         told = absent.filter(pl.col("strikes") >= limit / 2)
-        nodes = pl.concat([here, absent]).sort("node_id")
+        nodes = pl.concat([here, absent]).sort("node_id") if absent.height else here
         return nodes, [_gone(row, limit) for row in told.iter_rows(named=True)]
 
     def _lacking(self, view: View, remembered: memory.Arrays, window_s: int) -> Iterator[Candidate]:
@@ -108,9 +110,9 @@ class Blind:
         limit = self._thresholds.value(self.name, "call_latency", window_s)
         latency = view.x["nvml_call_max_ms_mean"]
         base = remembered["latency.base"]
-        run = accumulate.advance(remembered, "latency", residual.log_of(latency) - base, view.t_s, _TAU)
+        run = accumulate.advance(remembered, "latency", residual.log_of(latency) - base, view.t_s, _TAU, limit)
         baseline.learn(remembered, "latency", residual.log_of(latency), run.sum < limit / 2, 3 * _TAU)
-        for i in np.flatnonzero(run.sum >= limit / 2):
+        for i in np.flatnonzero((run.sum >= limit / 2) & ~np.isnan(latency)):
             said = f"its slowest NVML call takes {latency[i]:.0f} ms, {np.exp(run.mean[i]):.1f} times its own past"
             c = _node(view, int(i), "call_latency", said, latency[i], run.sum[i], limit, run.since_s[i])
             yield {**c, "unit": "ms", "baseline": np.exp(base[i]), "effect": np.expm1(run.mean[i])}
@@ -148,14 +150,13 @@ class Blind:
 def _present(round_: Round) -> pl.DataFrame:
     schema = dict.fromkeys(("node_id", "cluster", "node", "boot_id"), pl.String)
     parts = [
-        f.select((pl.col(c) if c in f.columns else pl.lit(None)).cast(pl.String).alias(c) for c in schema)
+        f.lazy().select((pl.col(c) if c in f.columns else pl.lit(None)).cast(pl.String).alias(c) for c in schema)
         for f in (round_.host, round_.gpu, round_.link)
         if "node_id" in f.columns
     ]
-    rows = pl.concat(parts) if parts else pl.DataFrame(schema=schema)
-    return (
-        rows.drop_nulls("node_id").sort(*schema, nulls_last=True).unique("node_id", keep="first", maintain_order=True)
-    )
+    rows = pl.concat([p.unique() for p in parts]) if parts else pl.LazyFrame(schema=schema)
+    first = rows.drop_nulls("node_id").sort(*schema, nulls_last=True)
+    return first.unique("node_id", keep="first", maintain_order=True).collect()
 
 
 def _gone(row: dict[str, object], limit: float) -> Candidate:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Final
 
@@ -9,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from graynode.detectors import residual
-from graynode.detectors.frames import Bools, Floats, View
+from graynode.detectors.frames import Bools, Floats, View, codes
 
 THROTTLES: Final = ("hw_power_brake", "hw_thermal", "sw_thermal")
 NUMBERS: Final = (
@@ -34,6 +35,10 @@ def measured(view: View, window_s: int) -> dict[str, Floats]:
 
 def loaded(view: View, window_s: int) -> Bools:
     """Windows with work on the GPU: a kernel resident half of the time, hardly idle, and half of the samples there."""
+    return view.once(f"loaded/{window_s}", None, lambda: _loaded(view, window_s))
+
+
+def _loaded(view: View, window_s: int) -> Bools:
     x = view.x
     idle = np.nan_to_num(x["gpu_idle_s"]) > _IDLE_SHARE * window_s
     util = x["gpu_util_percent_mean"]
@@ -41,6 +46,16 @@ def loaded(view: View, window_s: int) -> Bools:
     busy = np.where(np.isnan(util), has_job, util >= _LOADED_PERCENT)
     half = x["samples"] * 2 < x["samples_expected"]
     return np.asarray(busy & ~idle & ~half, dtype=np.bool_)
+
+
+def throughout(view: View) -> Bools:
+    """Of many windows of each GPU in order, those whose job had run through the window before as well.
+
+    In the others another job may have had part of the window, or all of it but the last sample.
+    """
+    who, job = codes(view.keys), codes(view.text("job_id_last").fill_null(""))
+    same = (who[1:] == who[:-1]) & (job[1:] == job[:-1])
+    return np.asarray(np.r_[np.zeros(min(len(view), 1), dtype=np.bool_), same], dtype=np.bool_)
 
 
 def throttled_share(view: View, window_s: int) -> Floats:
@@ -61,18 +76,13 @@ def driver_numbers(view: View, host: pl.DataFrame) -> Floats:
     """The node's driver version as one number that grows with it (580.65.06 → 580 065 006); NaN where unknown."""
     if not {"node_id", "driver_version_last"} <= set(host.columns) or host.is_empty():
         return np.full(len(view), np.nan)
-    numbers = {v: _number(v) for v in host.get_column("driver_version_last").unique().drop_nulls()}
-    if not numbers:
-        return np.full(len(view), np.nan)
-    versions = (
-        host.select("node_id", driver=pl.col("driver_version_last").replace_strict(numbers, return_dtype=pl.Float64))
-        .drop_nulls()
-        .group_by("node_id")
-        .agg(pl.col("driver").max())
-    )
-    found = view.who.select("node_id").join(versions, on="node_id", how="left", maintain_order="left")
-    return found.get_column("driver").fill_null(float("nan")).to_numpy()
+    driver: dict[str, float] = {}
+    for node_id, version in host.select("node_id", "driver_version_last").iter_rows():
+        if version is not None:
+            driver[node_id] = max(driver.get(node_id, 0.0), _number(version))
+    return np.array([driver.get(node_id, np.nan) for node_id in view.text("node_id")])
 
 
+@functools.lru_cache(maxsize=1024)
 def _number(version: str) -> float:
     return sum(float(part) * 1000.0 ** (2 - i) for i, part in enumerate(re.findall(r"\d+", version)[:3]))

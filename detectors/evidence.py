@@ -27,7 +27,17 @@ _CARRIED: Final = (
     "detector", "signal", "subject", "boot_id", "gpu_uuid", "link", "value", "unit", "baseline", "peer_median",
     "peers", "effect", "score", "threshold", "p_value", "message", "action",
 )  # fmt: skip
-_EXTRA: Final = ("pci_bus_id", "action_source", "owner", "next_step", "disagree", "raw", "nodes", "ts_quality")
+_EXTRA: Final = (
+    "pci_bus_id",
+    "gpu_index",
+    "action_source",
+    "owner",
+    "next_step",
+    "disagree",
+    "raw",
+    "nodes",
+    "ts_quality",
+)
 
 
 def rank(severity: str | None) -> int:

@@ -32,6 +32,8 @@ _SHARED_NODES: Final = 5
 _SHARED_PART: Final = 0.2
 """Five nodes and a fifth of those that share a job, a driver or the cluster: one cause, not many sick nodes."""
 _NAMED_NODES: Final = 20
+_PLACE: Final = ("pci_bus_id", "gpu_index")
+"""Where a GPU sits: candidates bring it beside their own evidence."""
 
 Candidate = dict[str, Any]
 """Columns of ``finding`` (``evidence`` as a mapping); everything this module fills may be absent."""
@@ -158,7 +160,8 @@ def _shift(told: Sequence[Candidate], shared: tuple[str, str | None, int]) -> Ca
 def _row(detector: Detector, round_: Round, c: Candidate) -> dict[str, Any]:
     entity = c.get("_entity") or "/".join(_entity(c))
     window = f"{round_.start.isoformat()}/{round_.window_s}"
-    evidence = {k: _short(v) for k, v in c.get("evidence", {}).items()}
+    place = {k: c[k] for k in _PLACE if c.get(k) is not None}
+    evidence = {k: _short(v) for k, v in (place | c.get("evidence", {})).items()}
     row = {k: v for k, v in c.items() if k in FINDING_SCHEMA}
     row.update(
         ts=round_.start,

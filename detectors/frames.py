@@ -15,6 +15,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from graynode.detectors.gpu_words import named
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -22,7 +24,7 @@ Bools = NDArray[np.bool_]
 Derived = TypeVar("Derived")
 
 _WHO: Final = ("cluster", "node_id", "node", "boot_id")
-GPU_TEXTS: Final = ("gpu_uuid", "gpu_model_last", "pci_bus_id_last", "job_id_last", "job_role_last")
+GPU_TEXTS: Final = ("gpu_uuid", "gpu_model_last", "pci_bus_id_last", "gpu_index", "job_id_last", "job_role_last")
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -56,12 +58,16 @@ class View:
 
     def gpu_name(self, row: int) -> str:
         """The GPU of a row as a person names it."""
-        return f"GPU {self.text('gpu_uuid')[row]} on {self.text('node')[row] or self.text('node_id')[row]}"
+        gpu = named(self.text("gpu_index")[row], self.text("pci_bus_id_last")[row], self.text("gpu_uuid")[row])
+        return f"{gpu} on {self.text('node')[row] or self.text('node_id')[row]}"
 
     def identity(self, row: int) -> dict[str, object]:
-        """The key columns of one row, as a finding carries them."""
-        named = self.who.row(row, named=True)
-        return {k: named[k] for k in (*_WHO, "gpu_uuid", "link") if k in named}
+        """The key columns of one row, as a finding carries them, and for its evidence where a GPU sits."""
+        known = self.who.row(row, named=True)
+        found: dict[str, object] = {k: known[k] for k in (*_WHO, "gpu_uuid", "link") if k in known}
+        if "gpu_index" in known:
+            found |= {"pci_bus_id": known["pci_bus_id_last"], "gpu_index": known["gpu_index"]}
+        return found
 
 
 def gpus(frame: pl.DataFrame, numbers: Sequence[str]) -> View:
@@ -184,15 +190,16 @@ def finite(column: pl.Series) -> Floats:
     return np.where(np.isfinite(values), values, np.nan)
 
 
-def codes(*columns: pl.Series) -> Ints:
+def codes(*columns: pl.Series | Ints) -> Ints:
     """The same number for the same combination of values; −1 where the first column is null."""
-    if not columns or columns[0].is_empty():
+    if not columns or len(columns[0]) == 0:
         return np.zeros(0, dtype=np.int64)
     combined = np.zeros(len(columns[0]), dtype=np.uint64)
     for column in columns:  # 64-bit hashes: two groups of a million share one in 10⁷ runs at most
-        combined = combined * _GOLDEN + column.hash().to_numpy()
+        number = column.hash().to_numpy() if isinstance(column, pl.Series) else column.astype(np.uint64)
+        combined = combined * _GOLDEN + number
     numbers = np.unique(combined, return_inverse=True)[1].astype(np.int64)
-    if columns[0].null_count():
+    if isinstance(columns[0], pl.Series) and columns[0].null_count():
         numbers[columns[0].is_null().to_numpy()] = -1
     return numbers
 

@@ -60,7 +60,7 @@ def score(round_: Round, memory: pl.DataFrame | None) -> tuple[list[dict[str, An
 def _witnessed(view: View, kept: Arrays, events: pl.DataFrame, well: Bools) -> Bools:
     """Where the kernel log, or NVML with a witness of its own, has called a GPU lost since all were there."""
     said = view.keys.alias("node_id").to_frame()
-    if {"node_id", "kind", "ts"} <= set(events.columns):
+    if events.height and {"node_id", "kind", "ts"} <= set(events.columns):
         code = pl.col("code") if "code" in events.columns else pl.lit(None)
         lost = pl.col("kind").is_in(_LOST_KINDS) | ((pl.col("kind") == "xid") & (code == _OFF_BUS))
         times = events.filter(lost).group_by("node_id").agg((pl.col("ts").dt.epoch("us").max() / 1e6).alias("s"))
@@ -78,9 +78,10 @@ def _witnessed(view: View, kept: Arrays, events: pl.DataFrame, well: Bools) -> B
 def _expected(inventory: pl.DataFrame, keys: pl.Series) -> Floats:
     if not {"node_id", "kind", "expected"} <= set(inventory.columns):
         return np.full(len(keys), np.nan)
-    said = inventory.filter(pl.col("kind") == "gpu").group_by("node_id").agg(pl.col("expected").max())
-    frame = keys.alias("node_id").to_frame().join(said, on="node_id", how="left", maintain_order="left")
-    return frame.get_column("expected").cast(pl.Float64).fill_null(float("nan")).to_numpy()
+    gpus = inventory.lazy().select("node_id", "kind", pl.col("expected").cast(pl.Float64))
+    said = gpus.filter(pl.col("kind") == "gpu").group_by("node_id").agg(pl.col("expected").max())
+    nodes = keys.alias("node_id").to_frame().lazy().join(said, on="node_id", how="left", maintain_order="left")
+    return nodes.select(pl.col("expected").fill_null(float("nan"))).collect().get_column("expected").to_numpy()
 
 
 def _most(view: View, kept: Arrays, expected: Floats) -> Floats:

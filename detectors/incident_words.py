@@ -7,6 +7,7 @@ from typing import Any
 
 from graynode.detectors.advice import ADVICE
 from graynode.detectors.evidence import Entry, worst
+from graynode.detectors.gpu_words import named
 
 
 def words(told: Mapping[str, Any], entries: Sequence[Entry]) -> dict[str, Any]:
@@ -31,11 +32,11 @@ def words(told: Mapping[str, Any], entries: Sequence[Entry]) -> dict[str, Any]:
 def _where(speaker: Entry, gpus: int) -> str:
     if speaker["link"]:
         return f" (link {speaker['link']})"
-    name = speaker["pci_bus_id"] or speaker["gpu_uuid"]
-    if not name:
-        return ""
-    kind = "GPU" if speaker["gpu_uuid"] or speaker["subject"] == "gpu" else "device"
-    return f" ({kind} {name}{f' and {gpus - 1} more' if gpus > 1 else ''})"
+    more = f" and {gpus - 1} more" if gpus > 1 else ""
+    if speaker["gpu_uuid"] or (speaker["pci_bus_id"] and speaker["subject"] == "gpu"):
+        gpu = named(speaker["gpu_index"], speaker["pci_bus_id"], speaker["gpu_uuid"])
+        return f" ({gpu.replace(' (', ', ').rstrip(')')}{more})"
+    return f" (device {speaker['pci_bus_id']}{more})" if speaker["pci_bus_id"] else ""
 
 
 def _number(speaker: Entry) -> str:

@@ -11,8 +11,9 @@ publishes what is returned before it forgets the findings. Given the same findin
 
 Nine nodes with one cause within minutes are nine incidents; the tenth and further ones are one (``storm``).
 An incident opens at its first finding of ``least`` severity or worse that is live. It is told again when it gets
-worse, when another GPU, link or signal joins, when its count has doubled, or when an hour has passed with more
-evidence. It is resolved when ``resolve_after_s`` has passed without evidence, but not while an entry is held
+worse, when another GPU, link or signal joins, when it has spread to twice as many nodes, and hourly while there is more
+evidence: that it goes on is no news.
+It is resolved when ``resolve_after_s`` has passed without evidence, but not while an entry is held
 (``evidence``): a GPU that fell off the bus is silent, not well. A hold ends by contrary evidence or a repair.
 A finding of another cluster is passed over, and so is one older than ``stale_after_s`` that holds nothing: it is over.
 Evidence within ``reopen_within_s`` of the resolution opens the same incident again as its next revision, and each
@@ -37,8 +38,6 @@ Revision = dict[str, Any]
 """A row of table ``incident``."""
 
 _TELL_AGAIN: Final = timedelta(hours=1)
-_FEW: Final = 8
-"""A doubling below this count is no news: 1, then 2, then 4 log lines are one happening."""
 _MAX_DOUBLINGS: Final = 5
 _SEEN: Final = 2000
 _IDS_TOLD: Final = 50
@@ -57,6 +56,7 @@ class _Case:
     reopened: int = 0
     seen: dict[str, None] = field(default_factory=dict)
     restored: bool = False
+    spread: float = 0.0
 
     @property
     def resolved(self) -> bool:
@@ -167,7 +167,14 @@ class Incidents:
             entries = ev.load([{"signal": row["cause"], "since": row["since"], "last": row["since"]}])
         ids = ev.array(row.get("finding_ids"))
         self._cases[_key(row)] = _Case(
-            row, entries, row["ts"], row["count"], reopened, dict.fromkeys(str(i) for i in ids), restored=True
+            row,
+            entries,
+            row["ts"],
+            row["count"],
+            reopened,
+            dict.fromkeys(str(i) for i in ids),
+            restored=True,
+            spread=_spread(entries),
         )
 
     def _take(self, key: tuple[str, str], finding: ev.Finding, now: datetime) -> bool | None:
@@ -231,9 +238,9 @@ class Incidents:
             case.reopened += 1
             return self._say(case, "open", now)
         worse = ev.rank(ev.worst(case.entries)["severity"]) < ev.rank(told["severity"])
-        doubled = case.count >= max(_FEW, 2 * told["count"])
         hourly = now - told["updated_ts"] >= _TELL_AGAIN and case.count > told["count"]
-        return self._say(case, "updated", now) if news or worse or doubled or hourly else None
+        wider = case.spread > 0 and _spread(case.entries) >= 2 * case.spread
+        return self._say(case, "updated", now) if news or worse or wider or hourly else None
 
     def _patience(self, case: _Case) -> timedelta:
         return self._resolve_after * float(2 ** min(case.reopened, _MAX_DOUBLINGS))
@@ -246,7 +253,7 @@ class Incidents:
         told["since"] = min(told["since"], *(e["since"] for e in case.entries)) if told["since"] else None
         told["finding_ids"] = msgspec.json.encode(list(case.seen)[-_IDS_TOLD:]).decode()
         told["evidence"] = ev.dump(case.entries)
-        case.told = told
+        case.told, case.spread = told, _spread(case.entries)
         return dict(told)
 
 
@@ -260,6 +267,11 @@ def _known(case: _Case, identity: str, new: ev.Entry) -> bool:
     return case.restored and any(
         e["signal"] == new["signal"] and ev.same_entity(e, new) and new["last"] <= e["last"] for e in case.entries
     )
+
+
+def _spread(entries: Iterable[ev.Entry]) -> float:
+    """How many nodes it is about, where it is about several."""
+    return max((float(e["value"] or 0) for e in entries if e["unit"] == "nodes"), default=0.0)
 
 
 def _key(row: Mapping[str, Any]) -> tuple[str, str]:

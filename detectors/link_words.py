@@ -16,10 +16,10 @@ _NVLINK: Final = "Drain the node and reset all its GPUs together; if it comes ba
 
 
 def _name(view: View, i: int) -> str:
-    node = view.text("node")[i] or view.text("node_id")[i]
     if "link" in view.who.columns:
+        node = view.text("node")[i] or view.text("node_id")[i]
         return f"Link {view.text('link')[i]} of {node}"
-    return f"GPU {view.text('gpu_uuid')[i]} on {node}"
+    return view.gpu_name(i)
 
 
 def _about(view: View, i: int) -> Candidate:

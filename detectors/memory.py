@@ -49,8 +49,8 @@ def remember(state: pl.DataFrame | None, keys: pl.Series, values: Arrays, now_s:
     old = state.get_column("key")
     if _same(old, keys):
         return fresh
-    others = state.filter(pl.col("seen") >= now_s - FORGET_S, ~pl.col("key").is_in(keys.implode()))
-    return pl.concat([others, fresh]).sort("key")
+    others = state.lazy().filter(pl.col("seen") >= now_s - FORGET_S).join(fresh.lazy(), on="key", how="anti")
+    return pl.concat([others, fresh.lazy()]).sort("key").collect()
 
 
 def _frame(keys: pl.Series, seen: Floats, matrix: NDArray[np.float64]) -> pl.DataFrame:
@@ -64,7 +64,8 @@ def _width(state: pl.DataFrame) -> int:
 
 
 def _matrix(state: pl.DataFrame) -> NDArray[np.float64]:
-    return state.get_column("values").explode().to_numpy().reshape(state.height, -1)
+    matrix: NDArray[np.float64] = state.get_column("values").to_numpy()
+    return matrix
 
 
 def _same(held: pl.Series, keys: pl.Series) -> bool:
@@ -74,5 +75,6 @@ def _same(held: pl.Series, keys: pl.Series) -> bool:
 def _places(held: pl.Series, keys: pl.Series) -> NDArray[np.int64]:
     """Row of each key in ``held``, −1 where it is not there."""
     rows = pl.DataFrame({"key": held, "row": np.arange(len(held), dtype=np.int64)})
-    found = keys.alias("key").to_frame().join(rows, on="key", how="left", maintain_order="left")
-    return found.get_column("row").fill_null(-1).to_numpy()
+    wanted = keys.alias("key").to_frame().lazy()
+    found = wanted.join(rows.lazy(), on="key", how="left", maintain_order="left").select(pl.col("row").fill_null(-1))
+    return found.collect().get_column("row").to_numpy()

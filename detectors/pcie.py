@@ -14,7 +14,7 @@ import numpy as np
 from graynode.detectors import accumulate, capability, findings, memory, residual
 from graynode.detectors.base import Round, Scored, State
 from graynode.detectors.findings import Candidate
-from graynode.detectors.frames import Bools, Floats, View, codes, epoch_s, gpus, moment
+from graynode.detectors.frames import Bools, Floats, View, epoch_s, gpus, moment
 from graynode.detectors.thresholds import Thresholds, shipped
 
 _NUMBERS: Final = (
@@ -90,8 +90,7 @@ def _expected(view: View, remembered: memory.Arrays, name: str, column: str, now
     """
     said = view.x[column]
     remembered[name] = np.where(np.isnan(said), remembered[name], said)
-    model = codes(view.text("gpu_model_last").fill_null("unknown"))
-    best, others = residual.leave_one_out_median(now, model)
+    best, others = residual.leave_one_out_median(now, residual.models(view))
     usual = np.where(others >= residual.MIN_PEERS, np.maximum(best, now), np.inf)
     return np.where(np.isnan(usual), remembered[name], np.minimum(remembered[name], usual))
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import polars as pl
 
+from graynode.detectors import baseline
 from graynode.detectors.frames import Bools, Floats, Ints, View, codes
 
 MIN_PEERS: Final = 3
@@ -43,12 +43,16 @@ def peers(view: View) -> Peers:
 
 
 def _peers(view: View) -> Peers:
-    model = view.text("gpu_model_last").fill_null("unknown")
-    window = pl.Series(view.t_s)
-    return Peers(
-        codes(view.text("job_id_last"), view.text("job_role_last"), model, window),
-        np.where(view.text("job_id_last").is_null().to_numpy(), codes(view.text("node_id"), model, window), -1),
-    )
+    window, job = view.t_s.astype(np.int64), view.text("job_id_last")
+    by_job = codes(job, view.text("job_role_last"), models(view), window)
+    # Where no GPU is jobless, nobody has a use for groups by node
+    by_node = codes(view.text("node_id"), models(view), window) if job.null_count() else np.full(len(view), -1)
+    return Peers(by_job, np.where(by_job < 0, by_node, -1))
+
+
+def models(view: View) -> Ints:
+    """Group numbers by model; GPUs of unknown model are one."""
+    return view.once("models", None, lambda: codes(view.text("gpu_model_last").fill_null("unknown")))
 
 
 def against_peers(x: Floats, groups: Peers) -> Residual:
@@ -62,14 +66,36 @@ def against_peers(x: Floats, groups: Peers) -> Residual:
 
 
 def against_own_and_peers(x: Floats, base: Floats, groups: Peers) -> tuple[Residual, Floats]:
-    """The residual against peers *and* past, and this window's say on what the own baseline is.
+    """The residual against peers *and* past, and this window's say on what the own baseline is (``levels``).
 
     Peers are taken less their own baselines, so that it does not matter which GPUs happen to share a job: a median over
-    few moves with who they are. Those without a baseline take no part, and have no ``excess``; what they have to say on
-    their own baseline is their distance from the centre of the group.
+    few moves with who they are. Those without a baseline take no part, and have no ``excess``.
     """
     r = against_peers(x - base, groups)
-    return r, np.where(np.isnan(r.excess), from_centre(x, groups), r.excess + base)
+    return r, np.where(np.isnan(r.excess), levels(x, base, groups), r.excess + base)
+
+
+def polished(x: Floats, base: Floats, groups: Peers, entity: Ints) -> Floats:
+    """``levels`` over many windows, where an entity without ``base`` gets one from these very windows first.
+
+    Median polish of x = group in window + entity + rest (Tukey 1977), with the entities' known levels as its start: so
+    GPUs that never shared a job are made comparable by those that worked with both.
+    """
+    first = levels(x, base, groups)
+    own, _ = _group_median(first, entity)
+    return levels(x, np.where(np.isnan(base), own, base), groups)
+
+
+def levels(x: Floats, base: Floats, groups: Peers) -> Floats:
+    """``x`` less what its group does: the group's median of x − ``base``, over those that have a ``base``.
+
+    Where too few of a group have one, the centre of the group serves: all its GPUs are then new together.
+    """
+    group = np.where(
+        groups.job >= 0, groups.job, np.where(groups.node >= 0, groups.node + groups.job.max(initial=0) + 1, -1)
+    )
+    shift, known = _median_for_all(x - base, group)
+    return np.where(known > MIN_PEERS, x - shift, from_centre(x, groups))
 
 
 def from_centre(x: Floats, groups: Peers) -> Floats:
@@ -87,6 +113,19 @@ def _centre(x: Floats, groups: Peers) -> Floats:
     return np.where(jobs <= MIN_PEERS, by_node, by_job)
 
 
+def _median_for_all(values: Floats, groups: Ints) -> tuple[Floats, Ints]:
+    """Each group's median of what is known, for those too of whom nothing is known, and how many are known."""
+    median, size = _group_median(values, groups)
+    known = np.flatnonzero(size > 0)
+    numbers, first = np.unique(groups[known], return_index=True)
+    if not len(numbers):
+        return median, size
+    place = np.searchsorted(numbers, groups).clip(max=len(numbers) - 1)
+    here = numbers[place] == groups
+    of = known[first][place]
+    return np.where(here, median[of], np.nan), np.where(here, size[of], 0)
+
+
 def _group_median(values: Floats, groups: Ints) -> tuple[Floats, Ints]:
     median, size = np.full(len(values), np.nan), np.zeros(len(values), dtype=np.int64)
     part = np.flatnonzero(~np.isnan(values) & (groups >= 0))
@@ -100,10 +139,14 @@ def _group_median(values: Floats, groups: Ints) -> tuple[Floats, Ints]:
     return median, size
 
 
-def widened(r: Residual, band: float) -> Floats:
-    """The excess, less ``band`` towards zero where the peers are weak: only what is beyond it counts."""
+def widened(r: Residual, band: float, days: Floats | None = None) -> Floats:
+    """The excess, less ``band`` towards zero where peers or past are weak: only what is beyond it counts.
+
+    A past is weak that has fewer than three ``days``: a site's first days, or a kind of work that a GPU seldom does.
+    """
     beyond = np.sign(r.excess) * np.maximum(np.abs(r.excess) - band, 0.0)
-    return np.where(r.wide, beyond, r.excess)
+    weak = r.wide if days is None else r.wide | ~(days >= baseline.FIRM_DAYS)
+    return np.where(weak, beyond, r.excess)
 
 
 def leave_one_out_median(values: Floats, groups: Ints) -> tuple[Floats, Ints]:

@@ -21,6 +21,7 @@ from graynode.detectors.base import FINDING_COLUMNS, Round, Scored, State
 from graynode.detectors.event_rules import EventRules, from_events
 from graynode.detectors.findings import FINDING_SCHEMA
 from graynode.detectors.frames import Bools, Floats, View, gpus, moment
+from graynode.detectors.gpu_words import named
 from graynode.detectors.memory import Arrays, recall, remember
 from graynode.detectors.policy import Policy, shipped
 from graynode.detectors.rule_table import Rule
@@ -134,7 +135,7 @@ def _condition(view: View, kept: Arrays, rule: Rule, value: Floats, *, on: Bools
 
 
 def _finding(view: View, i: int, rule: Rule, value: float, since_s: float, *, hold: bool) -> Finding:
-    name = view.text("pci_bus_id_last")[i] or view.text("gpu_uuid")[i]
+    gpu = named(view.text("gpu_index")[i], view.text("pci_bus_id_last")[i], view.text("gpu_uuid")[i])
     return {
         **view.identity(i),
         "subject": "gpu",
@@ -144,9 +145,8 @@ def _finding(view: View, i: int, rule: Rule, value: float, since_s: float, *, ho
         "value": value,
         "unit": rule.unit,
         "since": moment(since_s),
-        "message": f"GPU {name}: {rule.words}",
+        "message": f"{gpu}: {rule.words}",
         "action": rule.action,
-        "pci_bus_id": view.text("pci_bus_id_last")[i],
         "owner": rule.owner,
         "next_step": rule.next_step,
         "action_source": rule.source,
@@ -154,7 +154,17 @@ def _finding(view: View, i: int, rule: Rule, value: float, since_s: float, *, ho
     }
 
 
-_EVIDENCE: Final = ("pci_bus_id", "owner", "next_step", "action_source", "hold", "clears", "nodes", "expected")
+_EVIDENCE: Final = (
+    "pci_bus_id",
+    "gpu_index",
+    "owner",
+    "next_step",
+    "action_source",
+    "hold",
+    "clears",
+    "nodes",
+    "expected",
+)
 
 
 def _row(finding: Finding, round_: Round) -> Finding:
@@ -180,8 +190,8 @@ def _nodes(round_: Round) -> int:
     seen: set[str] = set()
     for frame in (round_.gpu, round_.host):
         if "node_id" in frame.columns:
-            seen |= set(frame.get_column("node_id").drop_nulls())
-    return len(seen)
+            seen.update(frame.get_column("node_id").to_list())
+    return len(seen - {None})
 
 
 def _grouped(found: Iterable[Finding], nodes: int) -> list[Finding]:

@@ -19,9 +19,10 @@ import polars as pl
 from graynode.detectors import accumulate, baseline, conformal, findings, memory, probes, residual
 from graynode.detectors.accumulate import TAU, Run
 from graynode.detectors.base import Round, Scored, State
-from graynode.detectors.capability import NUMBERS, THROTTLES, driver_numbers, measured, throttled_share
+from graynode.detectors.capability import NUMBERS, THROTTLES, driver_numbers, measured, throttled_share, throughout
 from graynode.detectors.findings import Candidate
 from graynode.detectors.frames import GPU_TEXTS, Floats, View, codes, epoch_s, gpus, keys_by_work, moment
+from graynode.detectors.gpu_words import short
 from graynode.detectors.residual import Residual
 from graynode.detectors.thresholds import Thresholds, shipped
 
@@ -53,7 +54,7 @@ class Slow:
         """Score the window's GPUs and new probe results; see the module for what pages."""
         view = gpus(round_.gpu, NUMBERS)
         keys, now_s = keys_by_work(view, round_.jobs), epoch_s(round_.start)
-        remembered = memory.recall(state.get("gpu"), keys, _columns())
+        remembered = memory.recall(state.get("gpu"), keys, columns())
         history = self._context(view, keys, remembered, state.get("history"), round_)
         history = baseline.roll(remembered, history, keys, SIGNALS, now_s)
         candidates = list(self._changes(round_, view, remembered))
@@ -75,8 +76,14 @@ class Slow:
         if not len(view):
             return state
         groups = residual.peers(view)
-        excess = {s: residual.from_centre(x, groups) for s, x in measured(view, history.window_s).items()}
-        days = baseline.daily_medians(keys_by_work(view, history.jobs), view.t_s, excess)
+        keys = keys_by_work(view, history.jobs)
+        known, entity = baseline.known(state.get("history"), keys, SIGNALS), codes(keys)
+        whole = throughout(view)
+        excess = {
+            s: residual.polished(np.where(whole, x, np.nan), known[s], groups, entity)
+            for s, x in measured(view, history.window_s).items()
+        }
+        days = baseline.daily_medians(keys, view.t_s, excess)
         newest = float(np.floor(view.t_s.max() / baseline.DAY_S))
         return {**state, "history": baseline.join(state.get("history"), days, newest)}
 
@@ -100,15 +107,15 @@ class Slow:
         for s, x in measured(view, round_.window_s).items():
             limit = self._thresholds.value(self.name, s, round_.window_s)
             r, own = residual.against_own_and_peers(x, remembered[f"{s}.base"], groups)
-            told = residual.widened(r, _TAU[s] / 2)
+            told = residual.widened(r, _TAU[s] / 2, remembered[f"{s}.days"])
             if s == "power_at_clock":  # it follows the load: only the same work for weeks makes it comparable
                 told = np.where(r.wide | (remembered[f"{s}.firm"] != 1.0), np.nan, told)
             scored[s] = r
-            runs[s] = accumulate.advance(remembered, s, told, view.t_s, _TAU[s])
+            runs[s] = accumulate.advance(remembered, s, told, view.t_s, _TAU[s], limit)
             baseline.learn(remembered, s, own, runs[s].sum < limit / 2, 3 * _TAU[s])
         for s, r in scored.items():
             limit = self._thresholds.value(self.name, s, round_.window_s)
-            for i in np.flatnonzero(runs[s].sum >= limit / 2):
+            for i in np.flatnonzero((runs[s].sum >= limit / 2) & ~np.isnan(r.excess)):
                 yield self._candidate(round_, view, remembered, s, r, runs, int(i), limit)
 
     def _candidate(
@@ -195,7 +202,8 @@ def _in_unit(signal: str, log_median: float) -> float:
     return float(np.exp(-log_median if signal == "clock" else log_median))
 
 
-def _columns() -> list[str]:
+def columns() -> list[str]:
+    """Names under which a GPU's memory is held."""
     return [*baseline.columns(SIGNALS), *(c for s in SIGNALS for c in Run.columns(s)), *_CONTEXT]
 
 
@@ -267,7 +275,7 @@ def _probe(row: dict[str, Any]) -> Candidate:
         "score": row["effect"],
         "threshold": TAU,
         "severity": "ticket",
-        "message": f"GPU {row['gpu_uuid']} on {row['node']}: {row['operation']} is {row['effect']:.1%} slower "
+        "message": f"{short(row['gpu_uuid'])} on {row['node']}: {row['operation']} is {row['effect']:.1%} slower "
         f"than on {row['peers']} GPUs of its model, median of {row['runs']} runs",
         "action": "Run the probe once more on an idle node; if it confirms, take the node out and open a vendor case",
         "evidence": {

@@ -1,7 +1,8 @@
 """Heat: hotter than the neighbours at the same power, memory drifting away from the core, no margin left.
 
 Temperature is compared at the same power, what differs in power taken off by a fixed slope. A GPU's place in the
-chassis makes degrees of difference for ever, so the own baseline comes off.
+chassis makes degrees of difference for ever, so the own baseline comes off: one for each GPU, whatever its work,
+because how well it is cooled is a matter of power, and power is the same by then.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from graynode.detectors import accumulate, baseline, capability, findings, memor
 from graynode.detectors.accumulate import Run
 from graynode.detectors.base import Round, Scored, State
 from graynode.detectors.findings import Candidate
-from graynode.detectors.frames import GPU_TEXTS, Floats, View, epoch_s, gpus, keys_by_work, moment
+from graynode.detectors.frames import GPU_TEXTS, Floats, View, codes, epoch_s, gpus, moment
 from graynode.detectors.residual import Peers, Residual
 from graynode.detectors.thresholds import Thresholds, shipped
 
@@ -51,10 +52,8 @@ class Thermal:
         """Score the window's temperatures."""
         view = gpus(round_.gpu, _NUMBERS)
         now_s = epoch_s(round_.start)
-        keys = keys_by_work(view, round_.jobs)
-        runs = [c for s in SIGNALS for c in Run.columns(s)]
-        names = (*baseline.columns(SIGNALS), *runs, "margin.strikes", "margin.since")
-        remembered = memory.recall(state.get("gpu"), keys, names)
+        keys = view.keys
+        remembered = memory.recall(state.get("gpu"), keys, columns())
         history = baseline.roll(remembered, state.get("history"), keys, SIGNALS, now_s)
         found = [*self._hot(view, remembered, round_.window_s), *self._margin(view, remembered, round_.window_s)]
         after: dict[str, pl.DataFrame] = {"gpu": memory.remember(state.get("gpu"), keys, remembered, now_s)}
@@ -69,8 +68,11 @@ class Thermal:
             return state
         groups = residual.peers(view)
         at = at_equal_power(view, groups, history.window_s)
-        excess = {s: residual.from_centre(x, groups) for s, x in at.items()}
-        days = baseline.daily_medians(keys_by_work(view, history.jobs), view.t_s, excess)
+        keys = view.keys
+        known, entity = baseline.known(state.get("history"), keys, SIGNALS), codes(keys)
+        whole = capability.throughout(view)
+        excess = {s: residual.polished(np.where(whole, x, np.nan), known[s], groups, entity) for s, x in at.items()}
+        days = baseline.daily_medians(keys, view.t_s, excess)
         newest = float(np.floor(view.t_s.max() / baseline.DAY_S))
         return {**state, "history": baseline.join(state.get("history"), days, newest)}
 
@@ -81,9 +83,10 @@ class Thermal:
             limit = self._thresholds.value(self.name, s, window_s)
             base = remembered[f"{s}.base"]
             r, own = residual.against_own_and_peers(x, base, groups)
-            run = accumulate.advance(remembered, s, residual.widened(r, TAU_C / 2), view.t_s, TAU_C)
+            told = residual.widened(r, TAU_C / 2, remembered[f"{s}.days"])
+            run = accumulate.advance(remembered, s, told, view.t_s, TAU_C, limit)
             baseline.learn(remembered, s, own, run.sum < limit / 2, 3 * TAU_C)
-            for i in np.flatnonzero(run.sum >= limit / 2):
+            for i in np.flatnonzero((run.sum >= limit / 2) & ~np.isnan(r.excess)):
                 yield _hot(view, int(i), s, measured[s][i], r, base[i], run, limit)
 
     def _margin(self, view: View, remembered: memory.Arrays, window_s: int) -> Iterator[Candidate]:
@@ -107,6 +110,12 @@ class Thermal:
                 "action": "Check fans, airflow and inlet of this node before it throttles",
                 "evidence": {"windows_in_a_row": count[i], "pci_bus_id": view.text("pci_bus_id_last")[int(i)]},
             }
+
+
+def columns() -> list[str]:
+    """Names under which a GPU's memory is held."""
+    runs = (c for s in SIGNALS for c in Run.columns(s))
+    return [*baseline.columns(SIGNALS), *runs, "margin.strikes", "margin.since"]
 
 
 def at_equal_power(view: View, groups: Peers, window_s: int) -> dict[str, Floats]:

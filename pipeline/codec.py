@@ -150,7 +150,7 @@ def unpack(message: Message) -> bytes:
     headers = message.headers
     version = headers.get("v", "")
     major = version.partition(".")[0]
-    if not _is_count(major):
+    if not is_count(major):
         raise Unreadable(f"no contract version in headers: {version[:40]!r}")
     if int(major) > VERSION[0]:
         raise Unreadable(f"contract version {version} is newer than {VERSION[0]}.{VERSION[1]}")
@@ -183,13 +183,15 @@ def decode(message: Message) -> pa.Table:
 
 def _size(headers: Mapping[str, str], name: str, most: int) -> int:
     text = headers.get(name, "")
-    if not _is_count(text):
+    if not is_count(text):
         raise Unreadable(f"header {name} is not a count: {text[:40]!r}")
     if int(text) > most:
         raise Unreadable(f"header {name} says {text}, more than {most}")
     return int(text)
 
 
-def _is_count(text: str) -> bool:
-    # isdigit alone takes "²" too, and Python refuses to read thousands of digits
+def is_count(text: str) -> bool:
+    """Whether a header is a count that may be read: ``isdigit`` alone takes "²" too, and Python refuses to read
+    thousands of digits.
+    """
     return text.isascii() and text.isdigit() and len(text) <= 12

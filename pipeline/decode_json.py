@@ -1,5 +1,6 @@
 """Incidents as they travel: one JSON object per message, schema ``incident.v1``, its keys the table's fields."""
 
+# ruff: noqa: ANN401 (a JSON value is any value until it has been checked)
 from __future__ import annotations
 
 import json
@@ -9,7 +10,7 @@ from typing import Any, Final
 import msgspec
 import polars as pl
 
-from graynode.pipeline.codec import Message, Unreadable
+from graynode.pipeline.codec import Message, Unreadable, is_count
 from graynode.pipeline.lake_format import frame_schema
 from graynode.pipeline.schema import TABLES, VERSION, Field
 
@@ -23,8 +24,10 @@ def decode_json(message: Message) -> tuple[str, pl.DataFrame]:
     if name not in TABLES:
         raise Unreadable(f"unknown table {name[:40]!r}")
     major = message.headers.get("v", "1").partition(".")[0]
-    if not major.isdigit() or int(major) > VERSION[0]:
-        raise Unreadable(f"contract version {message.headers.get('v')} is not {VERSION[0]}.{VERSION[1]} or older")
+    if not is_count(major) or int(major) > VERSION[0]:
+        raise Unreadable(
+            f"contract version {message.headers.get('v', '')[:40]} is not {VERSION[0]}.{VERSION[1]} or older"
+        )
     if len(message.value) > _MAX_BYTES:
         raise Unreadable(f"{len(message.value)} bytes of JSON are more than {_MAX_BYTES}")
     try:
@@ -39,7 +42,7 @@ def decode_json(message: Message) -> tuple[str, pl.DataFrame]:
     return name, pl.DataFrame([row], schema=frame_schema(name), orient="row")
 
 
-def _value(field: Field, value: Any) -> Any:  # noqa: ANN401 (any JSON value)
+def _value(field: Field, value: Any) -> Any:
     if value is None:
         return None
     if field.type == "string":
@@ -55,7 +58,7 @@ def _value(field: Field, value: Any) -> Any:  # noqa: ANN401 (any JSON value)
     return float(_need(field, value, number))
 
 
-def _instant(field: Field, value: Any) -> datetime:  # noqa: ANN401
+def _instant(field: Field, value: Any) -> datetime:
     try:
         instant = datetime.fromisoformat(value) if isinstance(value, str) else None
     except ValueError:
@@ -65,7 +68,7 @@ def _instant(field: Field, value: Any) -> datetime:  # noqa: ANN401
     return instant.astimezone(UTC)
 
 
-def _need(field: Field, value: Any, fits: bool) -> Any:  # noqa: ANN401
+def _need(field: Field, value: Any, fits: bool) -> Any:
     if not fits:
         raise Unreadable(f"{field.name} is not {field.type}: {str(value)[:60]!r}")
     return value

@@ -1,7 +1,7 @@
 """From the spool to the broker: an agent's messages leave its disk only when the far bus has them.
 
-One forwarder a topic, each with connections of its own, so that an hour of held-back samples delays no event
-(``service/agent_forward.py`` gives each a thread). Between the far acknowledgement and the mark in the spool a death sends again: the message
+One forwarder a topic, each with connections of its own and a thread of its caller's, so that an hour of held-back
+samples delays no event. Between the far acknowledgement and the mark in the spool a death sends again: the message
 carries the same (node_id, epoch, seq), and the partition's owner drops what it has seen.
 """
 

@@ -12,7 +12,7 @@ from typing import Final
 import polars as pl
 
 from graynode.pipeline import land_metrics as metrics
-from graynode.pipeline.hours import hour_bounds, merge
+from graynode.pipeline.hours import epoch_us, hour_bounds, merge
 from graynode.pipeline.lake import CLOSED_THROUGH, Lake
 from graynode.pipeline.lake_format import frame_schema
 from graynode.pipeline.partition import OPEN_HOURS, Owned
@@ -53,7 +53,7 @@ def _machine_hours(frames: Sequence[pl.DataFrame]) -> set[tuple[Machine, int]]:
     found: set[tuple[Machine, int]] = set()
     for frame in frames:
         for cluster, node_id, ts in frame.select(*_WHO, pl.col("ts").dt.truncate("1h")).unique().iter_rows():
-            found.add((f"{cluster}/{node_id}", int(ts.timestamp()) * 1_000_000))
+            found.add((f"{cluster}/{node_id}", epoch_us(ts)))
     return found
 
 

@@ -14,7 +14,7 @@ import polars as pl
 
 from graynode.pipeline.lake_format import frame_schema
 from graynode.pipeline.schema import TABLES, WINDOW_S, Field, window_field_names
-from graynode.pipeline.window_math import scope
+from graynode.pipeline.window_counters import scope
 from graynode.pipeline.windows import Machine
 
 HOUR_US: Final = WINDOW_S["1h"] * 1_000_000
@@ -34,7 +34,7 @@ class Hours:
         late = 0
         hours = windows.select(*_WHO, pl.col("ts").dt.truncate("1h")).unique()
         for cluster, node_id, ts in hours.iter_rows():
-            machine, hour = f"{cluster}/{node_id}", _us(ts)
+            machine, hour = f"{cluster}/{node_id}", epoch_us(ts)
             if hour + HOUR_US <= self._closed_us.get(machine, 0):
                 late += 1
             else:
@@ -149,5 +149,6 @@ def hour_bounds(hour_us: int) -> tuple[datetime, datetime]:
     return start, start + timedelta(hours=1)
 
 
-def _us(ts: datetime) -> int:
+def epoch_us(ts: datetime) -> int:
+    """A whole second as microseconds since 1970."""
     return int(ts.timestamp()) * 1_000_000

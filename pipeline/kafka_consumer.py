@@ -178,7 +178,7 @@ def _client(settings: KafkaSettings, group: str) -> Any:
 def _listener(changed: threading.Event) -> Any:
     from kafka import ConsumerRebalanceListener
 
-    class Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+    class Listener(ConsumerRebalanceListener):  # type: ignore[misc]  # kafka-python has no types
         """Runs in the client's own thread, so it only notes that something changed; ``poll`` acts."""
 
         def on_partitions_revoked(self, _revoked: Any) -> None:

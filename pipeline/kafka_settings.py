@@ -53,7 +53,7 @@ class KafkaSettings:
         found = []
         for text in self.bootstrap.split(","):
             host, _, port = text.strip().rpartition(":")
-            if not host or not port.isdigit():
+            if not host or not port.isdecimal():
                 raise BusRefused(f"bus.kafka.bootstrap = {self.bootstrap!r}: {text.strip()!r} is not host:port")
             found.append((host.strip("[]"), int(port)))
         return found

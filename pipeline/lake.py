@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import polars as pl
-from deltalake import DeltaTable
+from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from graynode.pipeline.lake_format import (
@@ -118,21 +118,15 @@ class Lake:
             if not uris:
                 break
             try:
-                return self._scan(table, uris, since, until, node).select(wanted).collect()
+                return _only(self.scan(table, uris), since, until, node).select(wanted).collect()
             except (OSError, pl.exceptions.PolarsError) as error:
                 if attempt == _TRIES - 1:  # else a file went between listing and reading: list again
                     raise LakeError(f"{self.uri(table)}: {error}") from error
         return pl.DataFrame(schema={name: schema[name] for name in wanted})
 
-    def _scan(
-        self,
-        table: str,
-        uris: list[str],
-        since: datetime | None,
-        until: datetime | None,
-        node: str | Sequence[str] | None,
-    ) -> pl.LazyFrame:
-        rows = pl.scan_parquet(
+    def scan(self, table: str, uris: list[str]) -> pl.LazyFrame:
+        """All rows of these files in the contract's columns; those that a file lacks are null."""
+        return pl.scan_parquet(
             uris,
             schema=frame_schema(table),
             missing_columns="insert",
@@ -140,14 +134,6 @@ class Lake:
             hive_partitioning=False,
             storage_options=self._storage or None,
         )
-        if since is not None:
-            rows = rows.filter(pl.col("ts") >= since)
-        if until is not None:
-            rows = rows.filter(pl.col("ts") < until)
-        if node is not None:
-            names = [node] if isinstance(node, str) else list(node)
-            rows = rows.filter(pl.col("node_id").is_in(names))
-        return rows
 
     def table(self, table: str) -> DeltaTable:
         """A fresh handle for maintenance. ``LakeError`` where there is no such table."""
@@ -174,14 +160,12 @@ class Lake:
             raise KeyError(f"{table} is not a table of the contract")
         data = to_lake(table, conform(table, frame))
         with self._lock:
-            writing = self._writing.get(table) or self._writing.setdefault(table, Writing(self, table))
-            return writing.commit(data, dict(offsets or {}), dict(marks or {}))
+            return self._writer(table).commit(data, dict(offsets or {}), dict(marks or {}))
 
     def committed(self, table: str, id_: str) -> int | None:
         """The offset that this process will build upon; reads the lake at first, and again after ``forget``."""
         with self._lock:
-            writing = self._writing.get(table) or self._writing.setdefault(table, Writing(self, table))
-            return writing.known(id_)
+            return self._writer(table).known(id_)
 
     def forget(self) -> None:
         """Open everything anew at the next use: after partitions were gained or lost."""
@@ -214,6 +198,9 @@ class Lake:
 
     # --- handles ---------------------------------------------------------------------------------------
 
+    def _writer(self, table: str) -> Writing:
+        return self._writing.get(table) or self._writing.setdefault(table, Writing(self, table))
+
     def _current(self, table: str) -> DeltaTable | None:
         with self._lock:
             held = self._open.get(table)
@@ -243,6 +230,18 @@ class Lake:
         return opened
 
 
+def _only(
+    rows: pl.LazyFrame, since: datetime | None, until: datetime | None, node: str | Sequence[str] | None
+) -> pl.LazyFrame:
+    if since is not None:
+        rows = rows.filter(pl.col("ts") >= since)
+    if until is not None:
+        rows = rows.filter(pl.col("ts") < until)
+    if node is not None:
+        rows = rows.filter(pl.col("node_id").is_in([node] if isinstance(node, str) else list(node)))
+    return rows
+
+
 def _pruning(since: datetime | None, until: datetime | None) -> str:
     parts: list[str] = []
     if since is not None:
@@ -263,7 +262,7 @@ def _instant(ts: datetime) -> str:
 def _check_version(opened: DeltaTable, table: str, uri: str) -> None:
     text = opened.metadata().configuration.get(VERSION_KEY, "")
     major = text.partition(".")[0]
-    if major.isdigit() and int(major) > VERSION[0]:
+    if major.isdecimal() and int(major) > VERSION[0]:
         raise LakeTooNew(
             f"{uri}: table {table} was written by contract version {text}, this graynode speaks "
             f"{VERSION[0]}.{VERSION[1]}; update graynode, or name another folder as lake.path"
@@ -273,12 +272,9 @@ def _check_version(opened: DeltaTable, table: str, uri: str) -> None:
 def _grown(opened: DeltaTable, table: str) -> DeltaTable:
     """Add the columns that an older contract lacked, and say which version writes now."""
     have = set(opened.schema().to_arrow().names)
-    missing = [field for field in lake_schema(table) if field.name not in have]
+    missing = [field for field in Schema.from_arrow(lake_schema(table)).fields if field.name not in have]
     if missing:
-        from deltalake import Schema
-
-        wanted = Schema.from_arrow(lake_schema(table)).fields
-        opened.alter.add_columns([field for field in wanted if field.name not in have])
+        opened.alter.add_columns(missing)
     text = opened.metadata().configuration.get(VERSION_KEY, "0.0")
     if _older(text):
         opened.alter.set_table_properties({VERSION_KEY: f"{VERSION[0]}.{VERSION[1]}"}, raise_if_not_exists=False)

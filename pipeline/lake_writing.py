@@ -5,6 +5,8 @@ Only on one handle is a second writer refused by the transaction log; by path st
 
 from __future__ import annotations
 
+import errno
+import shutil
 import uuid
 from typing import Any, Final, Protocol
 
@@ -18,6 +20,11 @@ _REOPEN_AFTER: Final = 20
 _TRIES: Final = 5
 _COMMIT: Final = "graynodeCommit"
 """Name of a commit in its own metadata, by which a failed one is told from one whose answer was lost."""
+
+_SPARE: Final = 64 << 10
+"""Bytes beside the rows: the commit's own file and Parquet's frame."""
+_SHRINKS: Final = 4
+"""Rows in memory are at least so many times as large as their file (8 bytes a value there, ≤ 1.3 here)."""
 
 
 class LakeError(Exception):
@@ -70,6 +77,7 @@ class Writing:
             try:
                 handle = self._opened()
                 self._refuse_moved(handle, offsets)
+                _must_fit(self._lake.uri(self._table), data.nbytes)
                 self._write(handle, data, {**offsets, **marks}, name)
             except (DeltaError, OSError) as error:
                 last = error
@@ -85,7 +93,7 @@ class Writing:
         self._known.update(offsets)
         return self._opened().version()
 
-    def _write(self, handle: DeltaTable, data: Any, ids: dict[str, int], name: str) -> None:  # noqa: ANN401
+    def _write(self, handle: DeltaTable, data: Any, ids: dict[str, int], name: str) -> None:  # noqa: ANN401 (Arrow)
         transactions = [Transaction(id_, version) for id_, version in ids.items()]
         extra = set(handle.schema().to_arrow().names) - set(data.schema.names)
         write_deltalake(
@@ -122,6 +130,18 @@ class Writing:
             self._handle = self._lake.create(self._table)
             self._commits = 0
         return self._handle
+
+
+def _must_fit(where: str, in_memory: int) -> None:
+    """``OSError`` where rows of that size do not fit on the disk. Met in the middle of a write, a full disk makes the
+    library's threads panic on stderr as well, which tells a person less than this.
+    """
+    if "://" in where:
+        return
+    free, wanted = shutil.disk_usage(where).free, in_memory // _SHRINKS + _SPARE
+    if free < wanted:
+        way_out = "free some space there, or move the lake (lake.path)"
+        raise OSError(errno.ENOSPC, f"No space left: {free:,} bytes are free, about {wanted:,} are needed; {way_out}")
 
 
 def _plain(error: Exception) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 import polars as pl
@@ -18,34 +18,19 @@ import structlog
 
 from graynode.pipeline import land_metrics as metrics
 from graynode.pipeline import snapshot
-from graynode.pipeline.bus import BusRefused, BusUnavailable, Consumer, Partition, Received
-from graynode.pipeline.decode import SOURCE, Decoded, decode, tables_of
+from graynode.pipeline.bus import Consumer, Partition, Received
+from graynode.pipeline.decode import SOURCE, decode
 from graynode.pipeline.flood import FloodStop
 from graynode.pipeline.hourly import make_hours
 from graynode.pipeline.lake import CLOSED_THROUGH, Lake, LakeError
 from graynode.pipeline.lake_format import conform, frame_schema
 from graynode.pipeline.normalise import quality_frame
 from graynode.pipeline.partition import Owned, landed_tables
-from graynode.pipeline.window_math import Bools, Ints
+from graynode.pipeline.rejects import Rejects, tell
+from graynode.pipeline.window_order import Bools, Ints
 from graynode.pipeline.windows import WINDOWED, Source
 
 _log = structlog.get_logger()
-
-
-class Rejects(Protocol):
-    """Where messages go that cannot be read (``graynode.pipeline.deadletter.DeadLetters``)."""
-
-    def skips(self, received: Received) -> bool:
-        """Whether to pass over the message unread, because its machine floods."""
-        ...
-
-    def readable(self, received: Received) -> None:
-        """The message was read."""
-        ...
-
-    def put(self, received: Received, reason: str) -> None:
-        """Keep it with its reason. May raise ``BusUnavailable``, ``BusRefused`` or ``FloodStop``."""
-        ...
 
 
 HOLD_BYTES: Final = 512 << 20
@@ -134,7 +119,7 @@ class Landing:
         wanted = [yes and not self._rejects.skips(r) for yes, r in zip(wanted, received, strict=True)]
         decoded = decode(received, wanted)
         try:
-            self._tell(received, wanted, decoded)
+            tell(self._rejects, received, wanted, decoded)
         except FloodStop:
             owned.position = received[0].offset  # nothing of this poll is taken; the process is about to end
             raise
@@ -169,17 +154,8 @@ class Landing:
         return done.frame
 
     def _watch_clocks(self, owned: Owned, frame: pl.DataFrame, received: Sequence[Received]) -> None:
-        if not frame.height:
-            return
-        source = frame[SOURCE].to_numpy()
-        starts = np.flatnonzero(np.append(True, source[1:] != source[:-1]))
-        newest = np.maximum.reduceat(frame["ts"].dt.timestamp("us").to_numpy(), starts)
-        rows = []
-        for at, index, latest in zip(starts.tolist(), source[starts].tolist(), newest.tolist(), strict=True):
-            event = owned.skew.see(received[index], datetime.fromtimestamp(latest / 1e6, UTC))
-            if event is not None and received[index].offset >= owned.committed["event"]:
-                who = frame.row(at, named=True)
-                rows.append({**event, **{k: who[k] for k in ("cluster", "node_id", "node", "boot_id")}})
+        told = owned.skew.events(frame, received)
+        rows = [row for index, row in told if received[index].offset >= owned.committed["event"]]
         if rows:
             _log.warning("a machine's clock is wrong or right again", machines=[r["node_id"] for r in rows][:10])
             metrics.SKEWED.inc(sum(r["kind"] == "clock_skew" for r in rows))
@@ -204,26 +180,6 @@ class Landing:
             repeats[table] = np.zeros(frames[table].height, bool)
             repeats[table][np.flatnonzero(masks[table])[again]] = True
         return repeats
-
-    def _tell(self, received: Sequence[Received], wanted: Sequence[bool], decoded: Decoded) -> None:
-        """Say of each message whether it could be read; what belongs elsewhere counts as unreadable."""
-        allowed = tables_of(received[0].partition.topic)
-        for table in [table for table in decoded.frames if table not in allowed]:
-            reason = f"rows of {table} do not belong on {received[0].partition.topic}"
-            decoded.rejects.update(dict.fromkeys(decoded.frames.pop(table)[SOURCE].unique().to_list(), reason))
-        for index, message in enumerate(received):
-            if index in decoded.rejects:
-                self._reject(message, decoded.rejects[index])
-            elif wanted[index]:
-                self._rejects.readable(message)
-
-    def _reject(self, received: Received, reason: str) -> None:
-        metrics.REJECTS.labels(received.partition.topic).inc()
-        try:
-            self._rejects.put(received, reason)
-        except (BusUnavailable, BusRefused) as error:
-            metrics.UNTOLD.inc()
-            _log.error("a message can neither be read nor put aside", reason=reason, error=str(error))
 
     def _add(self, table: str, owned: Owned, frame: pl.DataFrame) -> None:
         if frame.height:

@@ -22,7 +22,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
 from graynode.pipeline.lake import Lake, LakeError, LakeTooNew
-from graynode.pipeline.lake_format import HOURLY, frame_schema, lake_schema, to_lake, writer_properties
+from graynode.pipeline.lake_format import HOURLY, lake_schema, to_lake, writer_properties
 from graynode.pipeline.schema import TABLES, Table
 
 _log = structlog.get_logger()
@@ -139,10 +139,7 @@ class Maintainer:
         return 1
 
     def _in_order(self, table: str, uris: list[str], hour: datetime, slices: int) -> Iterator[pa.RecordBatch]:
-        rows = pl.scan_parquet(
-            uris, schema=frame_schema(table), missing_columns="insert", extra_columns="ignore",
-            hive_partitioning=False, storage_options=self._lake.storage_options or None,
-        )  # fmt: skip
+        rows = self._lake.scan(table, uris)
         for i in range(slices):
             low, high = (hour + timedelta(hours=1) * (i + j) / slices for j in (0, 1))
             some = rows.filter((pl.col("ts") >= low) & (pl.col("ts") < high)).collect()

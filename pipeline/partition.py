@@ -11,14 +11,15 @@ import polars as pl
 from graynode.pipeline import snapshot
 from graynode.pipeline.bus import Partition
 from graynode.pipeline.decode import tables_of
-from graynode.pipeline.hours import HOUR_US, Hours
+from graynode.pipeline.hours import HOUR_US, Hours, epoch_us
 from graynode.pipeline.lake import CLOSED_THROUGH, Lake
 from graynode.pipeline.normalise import Normaliser
 from graynode.pipeline.schema import SAMPLES
 from graynode.pipeline.seen import Seen
 from graynode.pipeline.skew import SkewWatch
-from graynode.pipeline.window_math import carry_columns
-from graynode.pipeline.windows import WINDOW_US, WINDOWED, Machine, Recovered, Windows
+from graynode.pipeline.window_counters import carry_columns
+from graynode.pipeline.window_pieces import WINDOW_US
+from graynode.pipeline.windows import WINDOWED, Machine, Recovered, Windows
 
 OPEN_HOURS: Final = "open_hours_from:"
 """Application ids of ``_1h`` tables: from which hour on (epoch seconds) a restart looks for open hours."""
@@ -80,7 +81,7 @@ class Owned:
 
     def _resume_hours(self, table: str, since: datetime, mine: set[Machine]) -> None:
         for cluster, node_id, ts in self._lake.read(f"{table}_1h", since, columns=[*_WHO, "ts"]).iter_rows():
-            self.hours[table].made(f"{cluster}/{node_id}", int(ts.timestamp()) * 1_000_000)
+            self.hours[table].made(f"{cluster}/{node_id}", epoch_us(ts))
         rows = self._lake.read(f"{table}_30s", since, columns=[*_WHO, "ts"])
         for (cluster, node_id), some in rows.group_by(_WHO):
             machine = f"{cluster}/{node_id}"
@@ -104,7 +105,7 @@ class Owned:
         ends = ends.filter(pl.concat_str(_WHO, separator="/").is_in(list(machines)))
         if not ends.height:
             return Recovered()
-        closed = {f"{c}/{n}": _us(ts) + WINDOW_US for c, n, ts in ends.iter_rows()}
+        closed = {f"{c}/{n}": epoch_us(ts) + WINDOW_US for c, n, ts in ends.iter_rows()}
         wanted = _window_carry_columns(table)
         parts = []
         for (hour,), some in ends.group_by(pl.col("ts").dt.truncate("1h")):
@@ -136,7 +137,3 @@ def _window_carry_columns(table: str) -> list[str]:
     names = carry_columns(table)
     keys = {*_WHO, "ts", "boot_id", "driver_load", "gpu_uuid", "mig_instance", "link"}
     return [name if name in keys else f"{name}_last" for name in names]
-
-
-def _us(ts: datetime) -> int:
-    return int(ts.timestamp()) * 1_000_000

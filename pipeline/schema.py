@@ -139,7 +139,7 @@ def _key(name: str, help_: str, type_: Type = "string") -> Field:
 
 def _f(kind: Kind, type_: Type) -> Callable[..., Field]:
     def make(name: str, help_: str, **kw: object) -> Field:
-        return Field(name, type_, kind, help_, **kw)  # type: ignore[arg-type]
+        return Field(name, type_, kind, help_, **kw)  # type: ignore[arg-type]  # a short form for the table below
 
     return make
 
@@ -296,6 +296,7 @@ _GPU_FIELDS: Final = (
     _count("nvlink_crc_data_errors", "NVLink 1–4 data CRC errors, sum of links", dcgm=419, nvml="NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL", every_s=10, resets="GPU reset"),
     _count("nvlink_replay_errors", "NVLink 1–4 replays, sum of links", dcgm=429, nvml="NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL", every_s=10, resets="GPU reset"),
     _count("nvlink_recovery_errors", "NVLink 1–4 recoveries, sum of links", dcgm=439, nvml="NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL", every_s=10, resets="GPU reset"),
+    _count("nvlink_ecc_errors", "NVLink data ECC errors, sum of links", dcgm=1220, nvml="NVML_FI_DEV_NVLINK_ECC_DATA_ERROR_COUNT_TOTAL", every_s=10, resets="GPU reset"),
     *(
         _count(f"nvlink5_{name}", f"NVLink 5 {what}, sum of links", dcgm=1204 + i, nvml=f"NVML_FI_DEV_NVLINK_COUNT_{call}", every_s=10, resets="GPU reset")
         for i, (name, what, call) in enumerate((

@@ -7,13 +7,16 @@ must stay behind by a steady amount for ten minutes; a backlog passes, and what 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import numpy as np
 import polars as pl
 
 from graynode.pipeline.bus import Received
+from graynode.pipeline.decode import SOURCE
 from graynode.pipeline.schema import stable_id
 
 SKEW_MS: Final = 15_000
@@ -26,6 +29,7 @@ _HISTORY_MS: Final = 6 * 3_600_000
 _WELL_MS: Final = 10_000
 KINDS: Final = ("clock_skew", "clock_skew_end")
 _LABEL: Final = "pipeline"
+_WHO: Final = ("cluster", "node_id", "node", "boot_id")
 
 
 @dataclass(slots=True)
@@ -47,6 +51,23 @@ class SkewWatch:
         own = events.filter(pl.col("kind").is_in(list(KINDS)) & (pl.col("source") == _LABEL)).sort("observed_ts")
         for row in own.select("cluster", "node_id", "kind").iter_rows(named=True):
             self._clocks.setdefault(f"{row['cluster']}/{row['node_id']}", _Clock()).skewed = row["kind"] == KINDS[0]
+
+    def events(self, frame: pl.DataFrame, received: Sequence[Received]) -> list[tuple[int, dict[str, Any]]]:
+        """Look at each message's newest sample; index of the message and an ``event`` row for each clock that goes
+        wrong or right again. ``frame`` has ``_source``, ascending, an index into ``received``.
+        """
+        if not frame.height:
+            return []
+        source = frame[SOURCE].to_numpy()
+        starts = np.flatnonzero(np.append(True, source[1:] != source[:-1]))
+        newest = np.maximum.reduceat(frame["ts"].dt.timestamp("us").to_numpy(), starts)
+        told: list[tuple[int, dict[str, Any]]] = []
+        for at, index, latest in zip(starts.tolist(), source[starts].tolist(), newest.tolist(), strict=True):
+            event = self.see(received[index], datetime.fromtimestamp(latest / 1e6, UTC))
+            if event is not None:
+                who = frame.row(at, named=True)
+                told.append((index, {**event, **{key: who[key] for key in _WHO}}))
+        return told
 
     def see(self, received: Received, newest: datetime) -> dict[str, Any] | None:
         """One message's newest sample; an ``event`` row, without the machine's names, where its clock goes wrong or

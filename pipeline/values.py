@@ -60,7 +60,7 @@ def suspect(field: Field, column: pl.Series) -> bool:
         return True
     low, high = _bounds(field)
     least, most = column.min(), column.max()
-    return bool(least < low or most > high)  # type: ignore[operator]
+    return bool(least < low or most > high)  # type: ignore[operator]  # a number, by the field's type
 
 
 def bad_mask(field: Field, column: pl.Series) -> pl.Series:
@@ -83,7 +83,7 @@ def judge(field: Field, value: object) -> Verdict:
     if blank is not None:
         return Verdict(*blank)
     low, high = _bounds(field)
-    number = float(value)  # type: ignore[arg-type]
+    number = float(value)  # type: ignore[arg-type]  # a number, by the field's type
     if number != number:
         return Verdict("implausible", "not a number")
     if number in (float("inf"), float("-inf")):
@@ -94,9 +94,9 @@ def judge(field: Field, value: object) -> Verdict:
 
 def _blank(field: Field, value: object) -> tuple[str, str] | None:
     if field.type == "int32" and value in INT32_BLANK:
-        return _BLANK_MEANS[int(value) - INT32_BLANK[0]]  # type: ignore[call-overload]
+        return _BLANK_MEANS[int(value) - INT32_BLANK[0]]  # type: ignore[call-overload]  # an int: it equals one
     if field.type == "int64" and value in INT64_BLANK:
-        return _BLANK_MEANS[int(value) - INT64_BLANK[0]]  # type: ignore[call-overload]
+        return _BLANK_MEANS[int(value) - INT64_BLANK[0]]  # type: ignore[call-overload]  # an int: it equals one
     if field.type == "float64" and value in FLOAT64_BLANK:
         return _BLANK_MEANS[FLOAT64_BLANK.index(value)]
     if field.type == "float32" and value == FLOAT64_BLANK[0]:

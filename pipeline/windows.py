@@ -20,11 +20,13 @@ import polars as pl
 
 from graynode.pipeline.decode import SOURCE
 from graynode.pipeline.schema import TABLES
-from graynode.pipeline.window_math import Bools, Ints, aggregate, carry_of_windows, no_carry
+from graynode.pipeline.window_counters import carry_of_windows, no_carry
+from graynode.pipeline.window_math import aggregate
+from graynode.pipeline.window_order import Bools, Ints
+from graynode.pipeline.window_pieces import WINDOW_US, Pieces, pieces_of, window_start
 
 WINDOWED: Final = ("gpu", "link", "host")
 """Raw tables that have windows."""
-WINDOW_US: Final = 30_000_000
 _GRACE_US: Final = 15_000_000
 _ARRIVAL_MS: Final = 60_000
 _AHEAD_MS: Final = 3_600_000
@@ -98,7 +100,7 @@ class Windows:
         Gives per table which rows repeat an entity and time that is in an open window already; only tables that
         have any.
         """
-        pieces = {table: _pieces(frame) for table, frame in frames.items() if frame.height}
+        pieces = {table: pieces_of(frame) for table, frame in frames.items() if frame.height}
         self._meet(pieces, sources)
         late: dict[str, set[tuple[int, int]]] = {table: set() for table in pieces}
         for index, source in enumerate(sources):
@@ -116,7 +118,7 @@ class Windows:
             self._keep(table, frames[table], piece_set, late[table], sources, again)
         return repeats
 
-    def _repeats(self, table: str, frame: pl.DataFrame, pieces: _Pieces, sources: Sequence[Source]) -> Bools | None:
+    def _repeats(self, table: str, frame: pl.DataFrame, pieces: Pieces, sources: Sequence[Source]) -> Bools | None:
         """Rows that are pending already. Only messages that do not begin after their machine's last are looked at."""
         back: list[int] = []
         for index in pieces.by_source:
@@ -153,14 +155,14 @@ class Windows:
         for newest in windows.values():
             if newest <= ahead_us:
                 machine.newest_us = max(machine.newest_us, newest)
-        machine.closed_us = max(machine.closed_us, _floor(machine.newest_us - _GRACE_US))
+        machine.closed_us = max(machine.closed_us, window_start(machine.newest_us - _GRACE_US))
         return late
 
     def _keep(
         self,
         table: str,
         frame: pl.DataFrame,
-        pieces: _Pieces,
+        pieces: Pieces,
         late: set[tuple[int, int]],
         sources: Sequence[Source],
         repeats: Bools | None,
@@ -171,7 +173,7 @@ class Windows:
                 too_late |= (pieces.source == index) & (pieces.start == start)
             self.late[table] += int(too_late.sum())
             frame = frame.filter(pl.Series(~(too_late if repeats is None else too_late | repeats)))
-            pieces = _pieces(frame)
+            pieces = pieces_of(frame)
         if not frame.height:
             return
         numbers = np.array([self._number(source.machine) for source in sources], np.int64)
@@ -188,7 +190,7 @@ class Windows:
     def _number(self, machine: Machine) -> int:
         return self._numbers.setdefault(machine, len(self._numbers))
 
-    def _meet(self, pieces: Mapping[str, _Pieces], sources: Sequence[Source]) -> None:
+    def _meet(self, pieces: Mapping[str, Pieces], sources: Sequence[Source]) -> None:
         """Ask the lake about machines whose samples of a table are seen for the first time since the start."""
         for table, piece_set in pieces.items():
             earliest: dict[Machine, int] = {}
@@ -287,7 +289,7 @@ class Windows:
         starts = [s for m in self._machines.values() for (_, s) in m.open if s >= said_us]
         reached = min(starts, default=None)
         if reached is None and self._clock_ms:
-            reached = _floor(self._clock_ms * 1000 - _GRACE_US)
+            reached = window_start(self._clock_ms * 1000 - _GRACE_US)
         if reached is not None and reached > said_us:
             self._closed_through = reached // 1_000_000
         return self._closed_through
@@ -308,40 +310,5 @@ class Windows:
         return sum(len(machine) for parts in self._pending.values() for machine, _ in parts)
 
 
-@dataclass(frozen=True, slots=True)
-class _Pieces:
-    """A frame's rows by message and window: arrays per row, and per message {window start: newest time}."""
-
-    source: Ints
-    start: Ints
-    by_source: dict[int, dict[int, int]]
-    span: dict[int, tuple[int, int]]
-    """Per message its earliest and latest time."""
-
-
-def _pieces(frame: pl.DataFrame) -> _Pieces:
-    source = frame[SOURCE].to_numpy().astype(np.int64)
-    ts = frame["ts"].dt.timestamp("us").to_numpy()
-    start = ts - ts % WINDOW_US
-    if not len(ts):
-        return _Pieces(source, start, {}, {})
-    new = np.append(True, (source[1:] != source[:-1]) | (start[1:] != start[:-1]))
-    runs = np.flatnonzero(new)
-    oldest, newest = np.minimum.reduceat(ts, runs), np.maximum.reduceat(ts, runs)
-    by_source: dict[int, dict[int, int]] = {}
-    span: dict[int, tuple[int, int]] = {}
-    found = zip(source[runs].tolist(), start[runs].tolist(), oldest.tolist(), newest.tolist(), strict=True)
-    for index, begin, earliest, latest in found:
-        held = by_source.setdefault(index, {})
-        held[begin] = max(held.get(begin, latest), latest)
-        low, high = span.get(index, (earliest, latest))
-        span[index] = (min(low, earliest), max(high, latest))
-    return _Pieces(source, start, by_source, span)
-
-
 def _keys(table: str) -> list[str]:
     return [*TABLES[table].entity, "ts"]
-
-
-def _floor(us: int) -> int:
-    return us - us % WINDOW_US

@@ -1,5 +1,6 @@
 """Which collectors the agent runs, made from the configuration."""
 
+# ruff: noqa: ANN401 (a collector's constructor is its own)
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,17 +20,17 @@ _log = structlog.get_logger()
 Make = Callable[[Any, Config, Machine, Health], Collector]
 
 
-def _host(class_: Any, config: Config, machine: Machine, health: Health) -> Collector:  # noqa: ANN401
+def _host(class_: Any, config: Config, machine: Machine, health: Health) -> Collector:
     made: Collector = class_(machine, health)
     return made
 
 
-def _kernel_log(class_: Any, config: Config, machine: Machine, health: Health) -> Collector:  # noqa: ANN401
+def _kernel_log(class_: Any, config: Config, machine: Machine, health: Health) -> Collector:
     made: Collector = class_(machine, config.agent.kmsg, config.agent.kernel_log_format)
     return made
 
 
-def _simulated(class_: Any, config: Config, machine: Machine, health: Health) -> Collector:  # noqa: ANN401
+def _simulated(class_: Any, config: Config, machine: Machine, health: Health) -> Collector:
     from graynode.collectors import faults
 
     s = config.simulated

@@ -4,6 +4,7 @@ Order of precedence: command-line flag, ``GRAYNODE_<TABLE>__<KEY>`` in the envir
 key or value stops the start and says which key, what was given and what is allowed.
 """
 
+# ruff: noqa: ANN401 (a TOML value is any value until it has been checked)
 from __future__ import annotations
 
 import difflib
@@ -190,7 +191,7 @@ def _is_ours(name: str) -> bool:
     return False
 
 
-def _dotted(section: Any, prefix: str = "") -> Iterator[str]:  # noqa: ANN401 (a Section's class)
+def _dotted(section: Any, prefix: str = "") -> Iterator[str]:
     for field_ in msgspec.structs.fields(section):
         if _is_section(field_.type):
             yield from _dotted(field_.type, f"{prefix}{field_.name}.")
@@ -198,7 +199,7 @@ def _dotted(section: Any, prefix: str = "") -> Iterator[str]:  # noqa: ANN401 (a
             yield prefix + field_.name
 
 
-def _path(type_: type, value: Any) -> Path:  # noqa: ANN401 (msgspec's hook takes any value)
+def _path(type_: type, value: Any) -> Path:
     if type_ is Path and isinstance(value, str | Path):
         return Path(value)
     raise ValueError(f"expected a path, got {type(value).__name__}")
@@ -215,7 +216,7 @@ def _allowed(key: str, message: str) -> str:
     return f"{message[0].lower()}{message[1:]}"
 
 
-def _is_section(type_: Any) -> bool:  # noqa: ANN401 (any annotation)
+def _is_section(type_: Any) -> bool:
     return isinstance(type_, type) and issubclass(type_, Section)
 
 
@@ -231,7 +232,7 @@ def _read(path: Path | None) -> dict[str, Any]:
         raise ConfigError(f"{chosen}: not TOML: {error}") from error
 
 
-def _put(settings: dict[str, Any], keys: list[str], value: Any) -> None:  # noqa: ANN401 (any TOML value)
+def _put(settings: dict[str, Any], keys: list[str], value: Any) -> None:
     for key in keys[:-1]:
         inner = settings.setdefault(key, {})
         if not isinstance(inner, dict):
@@ -240,7 +241,7 @@ def _put(settings: dict[str, Any], keys: list[str], value: Any) -> None:  # noqa
     settings[keys[-1]] = value
 
 
-def _check_keys(settings: Mapping[str, Any], section: Any, prefix: str, source: str) -> None:  # noqa: ANN401
+def _check_keys(settings: Mapping[str, Any], section: Any, prefix: str, source: str) -> None:
     known = {f.name: f for f in msgspec.structs.fields(section)}
     for key, value in settings.items():
         if key not in known:
@@ -252,7 +253,7 @@ def _check_keys(settings: Mapping[str, Any], section: Any, prefix: str, source: 
             _check_keys(value, inner, f"{prefix}{key}.", source)
 
 
-def _at(settings: Mapping[str, Any], key: str) -> Any:  # noqa: ANN401
+def _at(settings: Mapping[str, Any], key: str) -> Any:
     value: Any = settings
     for part in key.split("."):
         if not isinstance(value, Mapping) or part not in value:

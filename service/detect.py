@@ -8,6 +8,7 @@ the bus, and the pipeline lands them.
 from __future__ import annotations
 
 import fcntl
+import functools
 import json
 import os
 import tempfile
@@ -26,12 +27,13 @@ import structlog
 
 from graynode.detectors import make
 from graynode.detectors.incidents import Incidents
-from graynode.pipeline.bus import Bus, BusUnavailable, Producer
+from graynode.pipeline.bus import Bus, BusUnavailable
 from graynode.pipeline.codec import Message, Origin, encode
 from graynode.pipeline.lake import Lake, LakeError
-from graynode.pipeline.schema import FINDINGS, SAMPLES
+from graynode.pipeline.schema import FINDINGS, INCIDENTS, SAMPLES
 from graynode.service import hard_events, incident_bus
 from graynode.service.config import Config, ConfigError
+from graynode.service.detect_bus import OneAtATime, when_there
 from graynode.service.detector_state import StateWriter, restore
 from graynode.service.process import serve_metrics
 from graynode.service.rounds import Result, Rounds
@@ -43,7 +45,6 @@ STATE_EVERY: Final = 10
 """Rounds from one writing of the state to the next."""
 CATCH_UP: Final = timedelta(hours=6)
 """How far back rounds are made up for; what is older is history, learned from and not judged."""
-_POLL_S: Final = 2.0
 _NODE_ID: Final = "detect"
 
 ROUNDS = prometheus_client.Counter("graynode_detect_rounds_total", "Detection rounds")
@@ -94,31 +95,18 @@ def only_one(config: Config) -> IO[str]:
     return file
 
 
-class OneAtATime:
-    """A producer that several threads may use."""
-
-    def __init__(self, producer: Producer) -> None:
-        self._producer, self._lock = producer, threading.Lock()
-
-    def send(self, topic: str, messages: Sequence[Message]) -> None:
-        """As the producer, one caller at a time."""
-        with self._lock:
-            self._producer.send(topic, messages)
-
-    def close(self) -> None:
-        """Close the producer."""
-        with self._lock:
-            self._producer.close()
-
-
 @dataclass(slots=True)
 class Detect:
-    """The role. ``clock`` is this machine's time; only when a window is due and the ``sent`` of messages follow it."""
+    """The role. ``clock`` is this machine's time; only when a window is due and the ``sent`` of messages follow it.
+
+    ``retry_s`` is the pause before it looks again for windows, or for a bus or lake that is away.
+    """
 
     config: Config
     bus: Bus
     lake: Lake
     clock: Callable[[], datetime] = utc_now
+    retry_s: float = 2.0
     _rounds: Rounds = field(init=False)
     _incidents: Incidents = field(init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -146,7 +134,9 @@ class Detect:
 
     def run(self, stop: threading.Event) -> int:
         """Both loops until ``stop``; 1 where one of them has failed for good."""
-        restored = incident_bus.restore(self.bus, self._incidents)
+        restored = when_there(self._restore_incidents, stop, self.retry_s, self._log)
+        if restored is None:
+            return 0
         self._log.info("detect starts", shadow=self.config.detect.shadow, revisions_read=restored)
         failed = threading.Event()
         events = threading.Thread(target=self._hard_events, args=(stop, failed), name="hard-events")
@@ -206,7 +196,7 @@ class Detect:
                     self._log.warning("rounds wait", reason=str(error))
                 away = str(error)
             if done < CHUNK:
-                stop.wait(_POLL_S)
+                stop.wait(self.retry_s)
 
     def _begin(self, until: datetime) -> bool:
         """Where to go on: after the stored state, or at the first window of the last six hours. False: nothing yet."""
@@ -284,9 +274,16 @@ class Detect:
             self._producer.send(FINDINGS, self._waiting)
             self._waiting.clear()
 
+    def _restore_incidents(self) -> int:
+        self.bus.partitions(INCIDENTS)  # a topic that is not there yet would read as one without incidents
+        return incident_bus.restore(self.bus, self._incidents)
+
     def _hard_events(self, stop: threading.Event, failed: threading.Event) -> None:
         try:
-            consumer = self.bus.consumer(hard_events.TOPICS, hard_events.GROUP)
+            join = functools.partial(self.bus.consumer, hard_events.TOPICS, hard_events.GROUP)
+            consumer = when_there(join, stop, self.retry_s, self._log)
+            if consumer is None:
+                return
             hard_events.HardEvents(consumer, self._incidents, self._publish, self.clock, lock=self._lock).run(stop)
         except Exception:
             self._log.exception("the hard-event path has failed")

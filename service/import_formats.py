@@ -7,7 +7,7 @@ import io
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -50,6 +50,23 @@ class _Refused(ValueError):
     """One record is not stored; the text is the reason that is counted."""
 
 
+def _parsed(records: Iterable[Any], to_row: Callable[[Any], Row], id_column: str) -> Parsed:
+    """The records' rows, each id once; a record that is refused costs only itself."""
+    parsed, seen = Parsed(), set()
+    for record in records:
+        try:
+            row = to_row(record)
+        except _Refused as reason:
+            parsed.refused[str(reason)] += 1
+            continue
+        if row[id_column] in seen:
+            parsed.duplicates += 1
+            continue
+        seen.add(row[id_column])
+        parsed.rows.append(row)
+    return parsed
+
+
 # --- Longhorn: sgemm runs per GPU ------------------------------------------------------------------------
 
 _SGEMM_COLUMNS: Final = ("exp", "input_size", "uuid", "cabinet", "node", "ts", "kern", "perf", "freq", "temp", "pwr")
@@ -75,19 +92,7 @@ def longhorn_sgemm(text: str, cluster: str) -> Parsed:
     except csv.Error as error:
         raise NotThisFormat(f"line {reader.line_num} is no line of a table: {error}") from error
     homes = _homes(lines)
-    parsed, seen = Parsed(), set()
-    for line in lines:
-        try:
-            row = _sgemm_row(line, cluster, homes)
-        except _Refused as reason:
-            parsed.refused[str(reason)] += 1
-            continue
-        if row["run_id"] in seen:
-            parsed.duplicates += 1
-            continue
-        seen.add(row["run_id"])
-        parsed.rows.append(row)
-    return parsed
+    return _parsed(lines, lambda line: _sgemm_row(line, cluster, homes), "run_id")
 
 
 def _homes(lines: list[dict[str, str]]) -> Mapping[str, tuple[str, str]]:
@@ -165,19 +170,7 @@ def infinitehbd(text: str, cluster: str) -> Parsed:
         raise NotThisFormat(f"a JSON array of events is wanted, this is {type(told).__name__}")
     if told and not any(isinstance(e, dict) and "event_type" in e for e in told):
         raise NotThisFormat("no entry has event_type, event_time and fault_type")
-    parsed, seen = Parsed(), set()
-    for event in told:
-        try:
-            row = _fault_row(event, cluster)
-        except _Refused as reason:
-            parsed.refused[str(reason)] += 1
-            continue
-        if row["event_id"] in seen:
-            parsed.duplicates += 1
-            continue
-        seen.add(row["event_id"])
-        parsed.rows.append(row)
-    return parsed
+    return _parsed(told, lambda event: _fault_row(event, cluster), "event_id")
 
 
 def _fault_row(event: Any, cluster: str) -> Row:  # noqa: ANN401 (any JSON)

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from graynode.pipeline.bus import Bus, Consumer, Partition, Producer
-from graynode.pipeline.codec import Message, Origin, Unreadable, encode, headers_of
+from graynode.pipeline.codec import Message, Origin, Unreadable, encode, headers_of, is_count
 from graynode.pipeline.schema import ACTIONS, FINDINGS, INCIDENTS, TABLES, VERSION
 
 _ARRAYS: Final = ("evidence", "finding_ids")
@@ -62,8 +62,8 @@ def to_message(revision: Mapping[str, Any], epoch: int, sequence: int, sent: dat
 def from_message(message: Message) -> dict[str, Any]:
     """The revision in a message. ``Unreadable`` says what is wrong; a newer major version is not read."""
     major = message.headers.get("v", "").partition(".")[0]
-    if not major.isdigit() or int(major) > VERSION[0]:
-        raise Unreadable(f"contract version {message.headers.get('v')!r} is not {VERSION[0]}.x")
+    if not is_count(major) or int(major) > VERSION[0]:
+        raise Unreadable(f"contract version {message.headers.get('v', '')[:40]!r} is not {VERSION[0]}.x")
     try:
         told = msgspec.json.decode(message.value)
     except (msgspec.DecodeError, RecursionError) as error:

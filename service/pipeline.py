@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -30,6 +31,8 @@ _AWAY_S: Final = (1.0, 30.0)
 """Between tries while bus or lake are away: first and longest wait."""
 _MAINTAIN_S: Final = 300.0
 _MOST_CLASHES: Final = 3
+_IDLE_SAID_S: Final = 10.0
+"""A member that has been given nothing for so long says it; a group takes a few seconds to share out."""
 
 
 def run(config: Config, stop: threading.Event) -> int:
@@ -139,6 +142,22 @@ def carry(config: Config, make: Callable[[], Bus], lake: Lake, stop: threading.E
     _until_done(session, stop)
 
 
+class _Idle:
+    """Says it once where this member of the group is given nothing to read: a second pipeline, as a rule."""
+
+    def __init__(self, group: str, say_at: float) -> None:
+        self._group, self._say_at = group, say_at
+
+    def look(self, busy: bool, now: float) -> None:
+        """``busy``: it holds partitions."""
+        if busy:
+            self._say_at = math.inf
+        elif now >= self._say_at:
+            self._say_at = math.inf
+            way_out = "it takes over when they end; if it is not meant as their stand-by, stop it"
+            _log.warning("other members of the group read everything", group=self._group, way_out=way_out)
+
+
 class Session:
     """One membership of the group: from taking partitions to leaving them."""
 
@@ -163,7 +182,9 @@ class Session:
             consumer = self._bus.consumer(TOPICS, pipeline.group, landing.assigned)
             stack.callback(consumer.close)
             due = self._clock() + pipeline.commit_s
+            idle = _Idle(pipeline.group, self._clock() + _IDLE_SAID_S)
             while not stop.is_set():
+                idle.look(bool(consumer.assigned()), self._clock())
                 if landing.full:
                     stop.wait(_POLL_S)
                 else:

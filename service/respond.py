@@ -203,7 +203,7 @@ def _run_all(wanted: Mapping[str, Callable[[], Delivery]], stop: threading.Event
     return failed.is_set()
 
 
-def _once_there(make: Callable[[], Delivery], stop: threading.Event, log: Any) -> Delivery | None:  # noqa: ANN401
+def _once_there(make: Callable[[], Delivery], stop: threading.Event, log: Any) -> Delivery | None:  # noqa: ANN401 (a structlog logger)
     """The delivery, as soon as the bus lets it join; none where ``stop`` comes first."""
     said = ""
     while not stop.is_set():

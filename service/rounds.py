@@ -53,6 +53,7 @@ class Rounds:
     states: dict[str, State] = field(default_factory=dict)
     _machines: set[str] = field(default_factory=set)
     _probes: int = -1
+    _versions: dict[str, int] = field(default_factory=dict)
 
     @property
     def window_s(self) -> int:
@@ -107,6 +108,7 @@ class Rounds:
         step = timedelta(seconds=self.window_s)
         count = int((until - since) / step)
         until = since + count * step
+        self._versions = {t: self.lake.version(t) for t in (f"{t}_{self.window}" for t in _TABLES)}
         frames = {t: self._split(self._read(f"{t}_{self.window}", since, until), _ORDER[t]) for t in _TABLES}
         events = self._read("event", since, until) if self.lake.exists("event") else pl.DataFrame()
         valid = {t: self._read(t, None, until) for t in ("inventory", "quality")}
@@ -141,8 +143,8 @@ class Rounds:
         return Result(round_.start, round_.window_s, findings, machines, late, time.perf_counter() - began)
 
     def versions(self) -> dict[str, int]:
-        """Versions of the window tables now."""
-        return {t: self.lake.version(t) for t in (f"{t}_{self.window}" for t in _TABLES)}
+        """Versions of the window tables when the rounds at hand were read."""
+        return dict(self._versions)
 
     def _history(self, table: str, since: datetime, learners: Iterable[Learner]) -> pl.DataFrame:
         wanted = dict.fromkeys(_KEYS[table])
@@ -189,5 +191,5 @@ def _machines(round_: Round) -> set[str]:
     found: set[str] = set()
     for frame in (round_.gpu, round_.link, round_.host):
         if "node_id" in frame.columns:
-            found.update(frame.get_column("node_id").drop_nulls().unique())
-    return found
+            found.update(frame.get_column("node_id").to_list())
+    return found - {None}

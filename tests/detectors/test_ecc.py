@@ -57,7 +57,7 @@ def test_errors_hour_after_hour_are_told_with_the_count_and_the_past() -> None:
     assert set(found["gpu_uuid"]) == {"GPU-001-3"}
     assert set(found["severity"]) == {"ticket"}
     assert set(found["cause"]) == {"memory_errors"}
-    assert found["p_value"].max() <= 1e-6  # type: ignore[operator]
+    assert found["p_value"].max() <= 1e-6
     assert "corrected memory errors in" in found["message"][0]
 
 

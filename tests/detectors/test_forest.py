@@ -38,7 +38,7 @@ def test_what_it_tells_is_a_digest_with_a_conformal_p_value() -> None:
     assert set(told["gpu_uuid"]) == {"GPU-001-3"}
     assert set(told["severity"]) == {"digest"}
     n = state["history"].height / 2
-    assert np.isclose(told["p_value"].min(), 1 / (n + 1), rtol=0.2)  # type: ignore[arg-type]
+    assert np.isclose(told["p_value"].min(), 1 / (n + 1), rtol=0.2)
 
 
 def test_importing_the_list_and_the_detector_imports_no_scikit_learn() -> None:

@@ -92,15 +92,17 @@ def test_a_digest_finding_joins_the_incident_that_is_open() -> None:
 
 
 def test_told_again_only_when_a_person_should_know() -> None:
-    """Worse, another GPU, a doubled count, or an hour of more evidence; nothing else."""
+    """Worse, another GPU, or an hour of more evidence; a count that grows is no news by itself."""
     incidents = Incidents("test")
     assert states(incidents.add([finding(0)], at(0))) == [("open", 0)]
     assert incidents.add([finding(30)], at(30)) == []
     assert states(incidents.add([finding(60, gpu_uuid="GPU-b")], at(60))) == [("updated", 1)]
     assert states(incidents.add([finding(90, severity="page")], at(90))) == [("updated", 2)]
-    more = [states(incidents.add([finding(100 + i)], at(100 + i))) for i in range(40)]
-    assert [i + 5 for i, told in enumerate(more) if told] == [8, 16, 32]
-    assert states(incidents.add([finding(4000)], at(4000))) == [("updated", 6)]
+    more = [finding(100 + 30 * i) for i in range(110)]
+    assert [r for f in more for r in incidents.add([f], f["ts"])] == []
+    (hourly,) = incidents.add([finding(4000)], at(4000))
+    assert (hourly["state"], hourly["revision"], hourly["count"]) == ("updated", 3, 115)
+    assert incidents.add([finding(4030)], at(4030)) == []
 
 
 def test_severity_does_not_fall_while_it_is_open() -> None:

@@ -126,7 +126,7 @@ def test_errors_of_a_link_that_always_had_some_are_not_news_and_those_of_a_clean
     assert set(told_errors.get_column("link")) == {"mlx5_0/1"}
     assert set(told_errors.get_column("node")) == {"node001"}
     assert set(told_errors.get_column("cause")) == {"link_errors"}
-    assert told_errors.get_column("p_value").max() <= 1e-6  # type: ignore[operator]
+    assert told_errors.get_column("p_value").max() <= 1e-6
 
 
 def test_a_lost_nvlink_is_told_on_its_gpu_and_a_sleeping_one_is_not() -> None:

@@ -30,7 +30,7 @@ def test_width_is_judged_idle_or_not_and_after_four_windows() -> None:
 
     found = told(narrow)
     assert found.height == 9
-    assert found["message"][0] == "GPU GPU-001-3 on node001: PCIe runs on 8 of 16 lanes"
+    assert found["message"][0] == "GPU 0000:14:00.0 on node001: PCIe runs on 8 of 16 lanes"
     assert set(found["effect"]) == {0.5}
 
 

@@ -74,7 +74,7 @@ def test_the_detector_tells_the_four_as_tickets_in_the_round_that_brings_them(lo
     found = first.findings.sort("effect", descending=True)
     assert [g[:12] for g in found.get_column("gpu_uuid")] == SLOW
     assert set(found.get_column("severity")) == {"ticket"}
-    assert found.get_column("p_value").max() < 1e-3  # type: ignore[operator]
+    assert found.get_column("p_value").max() < 1e-3
     assert set(found.get_column("peers")) == {391}
     later = Round(START + timedelta(seconds=30), 30, EMPTY, EMPTY, EMPTY, EMPTY, EMPTY, EMPTY, EMPTY)
     assert slow.score(later, first.state).findings.is_empty()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import numpy as np
 import polars as pl
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from window_rounds import Cluster
+from window_rounds import START, Cluster
 
-from graynode.detectors import residual
+from graynode.detectors import capability, residual
 from graynode.detectors.frames import codes, gpus, keys_by_work
 
 VALUES = st.lists(
@@ -115,6 +118,66 @@ def test_where_peers_are_weak_only_what_is_beyond_the_band_counts() -> None:
     excess, wide = np.array([0.06, -0.06, 0.01, 0.06]), np.array([True, True, True, False])
     r = residual.Residual(excess, excess, np.full(4, 7), wide)
     assert np.allclose(residual.widened(r, 0.025), [0.035, -0.035, 0.0, 0.06])
+
+
+def test_an_entity_without_a_past_learns_from_those_who_have_one() -> None:
+    """Among three that always clock 3 % lower it is measured against what they are less their own, not against them."""
+    groups = residual.Peers(np.zeros(5, dtype=np.int64), np.full(5, -1))
+    base = np.array([np.nan, 0.03, 0.03, 0.03, 0.03])
+    assert np.allclose(residual.levels(np.array([0.01, 0.03, 0.03, 0.03, 0.03]), base, groups), [0.01, *[0.03] * 4])
+    unknown = residual.levels(np.array([0.01, 0.03, 0.03, 0.03, 0.03]), np.full(5, np.nan), groups)
+    assert np.allclose(unknown, [-0.02, 0, 0, 0, 0])
+
+
+def test_small_jobs_of_changing_gpus_give_baselines_that_agree() -> None:
+    """Four GPUs at a time, another four in each window: in a few rounds of polish the true levels come out.
+
+    The distance from the centre of each four is off by as much as the GPUs differ.
+    """
+    rng = np.random.default_rng(5)
+    true, windows = rng.normal(0, 0.02, 16), 60
+    gpu = np.concatenate([rng.permutation(16) for _ in range(windows)])
+    job = np.repeat(np.arange(4 * windows), 4)
+    x = true[gpu] + rng.normal(0, 0.1, 4 * windows)[job]
+    groups = residual.Peers(job, np.full(len(job), -1))
+    base = np.full(16, np.nan)
+    for _ in range(8):
+        own = residual.polished(x, base[gpu], groups, gpu)
+        base = np.array([np.median(own[gpu == g]) for g in range(16)])
+    plain = residual.from_centre(x, groups)
+    naive = np.array([np.median(plain[gpu == g]) for g in range(16)])
+    off, naive_off = (np.abs(b - b.mean() - true + true.mean()).max() for b in (base, naive))
+    assert off < 0.004 < naive_off
+
+
+def test_only_windows_with_one_job_throughout_teach() -> None:
+    """The first window of a job may hold another job's work; so may the first that is known of a GPU."""
+    rows = [("a", "1"), ("a", "1"), ("a", "2"), ("a", "2"), ("b", "2"), ("b", None), ("b", None)]
+    frame = pl.DataFrame({
+        "ts": [START + timedelta(hours=i) for i in range(len(rows))],
+        "node_id": "n1",
+        "gpu_uuid": [g for g, _ in rows],
+        "job_id_last": [j for _, j in rows],
+    })  # fmt: skip
+    whole = capability.throughout(gpus(frame, ()))
+    assert whole.tolist() == [False, True, False, True, False, False, True]
+
+
+def test_a_view_made_again_of_the_same_rows_is_not_made_again() -> None:
+    """Detectors of a round read one frame: columns come from one place and nobody can change them for the others."""
+    frame = next(Cluster(nodes=2).rounds(1)).gpu
+    one, two = gpus(frame, ("power_w_mean",)), gpus(frame, ("power_w_mean", "temp_c_mean"))
+    assert one.x["power_w_mean"] is two.x["power_w_mean"]
+    assert set(one.x) == {"power_w_mean"}
+    with pytest.raises(ValueError, match="read-only"):
+        one.x["power_w_mean"][0] = 1.0
+    assert gpus(frame.clone(), ("power_w_mean",)).x["power_w_mean"] is not one.x["power_w_mean"]
+
+
+def test_a_past_of_two_days_is_weak_too() -> None:
+    """Half of the slowdown worth telling comes off, as it does with weak peers; three days are enough."""
+    r = residual.Residual(np.array([0.05, 0.05, 0.05]), np.zeros(3), np.full(3, 7), np.zeros(3, dtype=np.bool_))
+    assert np.allclose(residual.widened(r, 0.025, np.array([2.0, 3.0, np.nan])), [0.025, 0.05, 0.025])
 
 
 def test_the_kind_of_work_is_part_of_what_a_baseline_belongs_to() -> None:

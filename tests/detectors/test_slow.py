@@ -77,7 +77,7 @@ def test_the_watched_are_stored_below_the_threshold_as_digest(past: State) -> No
     watched = found.filter(~TOLD)
     assert watched.height
     assert set(watched["severity"]) == {"digest"}
-    assert watched["score"].min() >= watched["threshold"][0] / 2  # type: ignore[operator]
+    assert watched["score"].min() >= watched["threshold"][0] / 2
 
 
 def test_without_a_job_it_is_a_ticket_at_most() -> None:
@@ -138,7 +138,7 @@ def test_a_suspect_does_not_teach_the_baseline(past: State) -> None:
     centre = state["history"].filter(pl.col("key") == "GPU-001-3").sort("day").tail(1)["clock"][0]
     others = past["history"].filter(pl.col("key") == "GPU-001-3")["clock"].median()
     assert found.filter(TOLD).height
-    assert abs(centre - others) < 0.03  # type: ignore[operator]
+    assert abs(centre - others) < 0.03
 
 
 def test_recovery_is_forgotten_as_it_came(past: State) -> None:
@@ -150,7 +150,7 @@ def test_recovery_is_forgotten_as_it_came(past: State) -> None:
 
     found, _ = play(Cluster(gpu_fault=for_a_while), 120, past)
     last = found.filter(TOLD)["ts"].max()
-    assert START + timedelta(minutes=18) < last < START + timedelta(minutes=40)  # type: ignore[operator]
+    assert START + timedelta(minutes=18) < last < START + timedelta(minutes=40)
 
 
 def test_without_any_past_only_the_level_can_speak() -> None:

@@ -38,7 +38,7 @@ class Source:
     tables: ClassVar[tuple[str, ...]] = ("host", "event")
 
     def __init__(self, read: Callable[[Round], Rows] | None = None, name: str = "source") -> None:
-        self.name = name  # type: ignore[misc]  # one class serves as several collectors
+        self.name = name  # one class serves as several collectors
         self.read = read or (lambda round_: {"host": [{"load1": 1.0}]})
         self.rounds: list[Round] = []
         self.threads: set[int] = set()

@@ -8,20 +8,20 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
+from agent_fakes import machine
+
 from graynode.collectors.base import Machine, Round, Row, Rows
 from graynode.pipeline.codec import to_batch
 from graynode.pipeline.schema import TABLES
 
 FIXTURES: Final = Path(__file__).resolve().parents[1] / "fixtures"
 START: Final = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
-BOOT: Final = "11111111-2222-3333-4444-555555555555"
 
 
 def node(folder: Path, **other: Any) -> Machine:
     """A machine whose ``/proc``, ``/sys`` and state lie below ``folder``."""
     at = {"state_dir": folder / "state", "proc": folder / "proc", "sys": folder / "sys", "dev": folder / "dev"}
-    who = {"cluster": "test", "node": "host-1", "node_id": "machine-1", "node_id_source": "configured", "boot_id": BOOT}
-    return Machine(**{**who, **at, **other})
+    return machine(**{**at, **other})
 
 
 def round_at(second: float, elapsed_s: float | None = None) -> Round:

@@ -29,8 +29,7 @@ SOURCE: Final = Path(__file__).with_name("nvml_standin") / "nvml.c"
 LIBRARY: Final = "libnvidia-ml.so.1"
 
 # NVML return codes that scenarios use
-NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, DRIVER_NOT_LOADED, IRQ_ISSUE = 3, 4, 6, 9, 11
-GPU_IS_LOST, RESET_REQUIRED, VERSION_MISMATCH, UNKNOWN = 15, 16, 18, 999
+NOT_SUPPORTED, NO_PERMISSION, DRIVER_NOT_LOADED, IRQ_ISSUE, VERSION_MISMATCH, UNKNOWN = 3, 4, 9, 11, 18, 999
 
 ALL_LINKS: Final = 0xFFFFFFFF
 XID: Final = 0x8
@@ -227,7 +226,7 @@ def _hopper(links: int) -> dict[str, Any]:
         "pcie.gen": 5, "pcie.gen_max": 5,
         "fi.82": "u72", "fi.186": "u655120", "fi.269": 0, "fi.270": 0, "fi.271": 0,
         "links": links, **{f"link.{i}": 1 for i in range(links)},
-        **{f"fi.{i}": 0 for i in (38, 45, 52, 59)},
+        **{f"fi.{i}": 0 for i in (38, 45, 52, 59, 160)},
         f"fi.138.{ALL_LINKS}": "500000000+250000", f"fi.139.{ALL_LINKS}": "500000000+250000",
         "fabric.state": 3, "fabric.status": 0, "fabric.clique": 1, "fabric.cluster": 0xAB, "fabric.health": 0x2AA,
         "gpm": 1, "gpm.sample": 1, **{f"gpm.{i}": v for i, v in _GPM.items()},
@@ -256,7 +255,7 @@ def a100(path: Path, gpus: int = 8, driver: str = "550.163.01") -> Scenario:
         "power.default": 400000, "power.enforced": 400000, "energy": "5000000000+391120",
         "threshold.0": 92, "threshold.1": 89, "threshold.2": 95, "threshold.3": 85, "mem.total": 85_899_345_920,
         "mem.used": 61_000_000_000, "fi.82": "u66", "fi.186": "u398000", "gpm": 0,
-        "links": 12, **{f"link.{i}": 1 for i in range(12)}, **{f"fi.{i}": 0 for i in (38, 45, 52, 59)},
+        "links": 12, **{f"link.{i}": 1 for i in range(12)}, **{f"fi.{i}": 0 for i in (38, 45, 52, 59, 160)},
         f"fi.138.{ALL_LINKS}": 7_000_000, f"fi.139.{ALL_LINKS}": 7_000_000,
     })  # fmt: skip
 

@@ -12,8 +12,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-ROOT = Path(__file__).parents[2]
-
 
 def to_toml(table: dict[str, Any], prefix: str = "") -> str:
     """A nested dict as TOML: plain values first, then a section per dict."""

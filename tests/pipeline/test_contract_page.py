@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from graynode.pipeline.contract_page import main, page
 from graynode.pipeline.schema import TABLES
 
@@ -24,7 +26,7 @@ def test_every_raw_field_is_on_the_page() -> None:
                 assert field.help
 
 
-def test_check_says_the_way_out(tmp_path: Path, capsys) -> None:  # noqa: ANN001
+def test_check_says_the_way_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A page that differs fails the check and names the command that mends it."""
     stale = tmp_path / "metrics.md"
     stale.write_text("old")

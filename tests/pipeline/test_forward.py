@@ -149,7 +149,7 @@ class Torn:
                 raise BusUnavailable("no space left")
             commit(offsets)
 
-        consumer.commit = breaking  # type: ignore[method-assign]
+        consumer.commit = breaking
         return consumer
 
     def producer(self) -> FarBus:

@@ -13,6 +13,7 @@ from typing import Any
 import bus_traffic
 import kafka_broker
 import pytest
+from agent_fakes import until
 
 from graynode.pipeline.bus import BusUnavailable, MessageRefused
 from graynode.pipeline.codec import Message
@@ -138,13 +139,13 @@ def test_forwarding_through_an_outage(mortal: kafka_broker.Broker, tmp_path: Pat
     with closing(near.producer()) as producer:
         producer.send(EVENTS, bus_traffic.numbered(50, nodes=5))
         thread.start()
-        _wait(lambda: forwarder.forwarded.messages == 50)
+        assert until(lambda: forwarder.forwarded.messages == 50, 60)
         mortal.kill()
         for i in range(1, 20):
             producer.send(EVENTS, bus_traffic.numbered(50, nodes=5, first=10 * i))
-        _wait(lambda: "nothing listens" in forwarder.forwarded.trouble)
+        assert until(lambda: "nothing listens" in forwarder.forwarded.trouble, 60)
         mortal.start()
-        _wait(lambda: forwarder.forwarded.messages == 1000)
+        assert until(lambda: forwarder.forwarded.messages == 1000, 60)
     assert forwarder.forwarded.trouble == ""
     assert forwarder.skew_s is not None
     assert abs(forwarder.skew_s) < 1
@@ -155,13 +156,6 @@ def test_forwarding_through_an_outage(mortal: kafka_broker.Broker, tmp_path: Pat
     assert bus_traffic.first_seen(got) == {f"node{i}": list(range(200)) for i in range(5)}
     with closing(near.consumer([EVENTS], "forward")) as consumer:
         assert consumer.poll(0) == []
-
-
-def _wait(condition: Any, timeout_s: float = 60) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_topics_are_made_once(kafka_address: str) -> None:

@@ -28,7 +28,8 @@ from graynode.pipeline.lake import Lake
 from graynode.pipeline.lake_format import conform
 from graynode.pipeline.schema import SAMPLES
 from graynode.pipeline.spool import SpoolBus
-from graynode.pipeline.window_math import aggregate, no_carry
+from graynode.pipeline.window_counters import no_carry
+from graynode.pipeline.window_math import aggregate
 from graynode.service.config import parse
 from graynode.service.pipeline import Session
 

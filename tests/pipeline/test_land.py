@@ -158,7 +158,7 @@ def test_deaths_between_any_two_commits_lose_and_double_nothing(tmp_path: Path, 
             for some in landing_kit.polls(log.received[start:], [random_.randint(1, 20) for _ in range(200)]):
                 carrier.take(some)
                 carrier.commit()
-                carrier.keep_place(place)  # type: ignore[arg-type]
+                carrier.keep_place(place)
             for _ in range(2):
                 carrier.commit({log.partition: len(log.received)}, everything=True)
             done = True
@@ -179,7 +179,7 @@ def test_a_restart_reads_from_its_snapshot_and_still_knows_what_it_met(tmp_path:
         now[0] += 31
         carrier.take(some)
         carrier.commit()
-        carrier.keep_place(place)  # type: ignore[arg-type]
+        carrier.keep_place(place)
     kept = place.offsets[log.partition]
     assert 0 < kept <= min(lake.offset(t, ID) or 0 for t in ("gpu", "gpu_30s", "host_30s"))
     log.add(log.received[2].message, 130)

@@ -1,5 +1,6 @@
 """Questions to the lake: complete, current, pruned, and never able to change anything."""
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -19,7 +20,7 @@ def lake(tmp_path: Path) -> LakeFiles:
 
 
 @pytest.fixture
-def queries(lake: LakeFiles):  # noqa: ANN201
+def queries(lake: LakeFiles) -> Iterator[Queries]:
     made = Queries(lake)
     yield made
     made.close()

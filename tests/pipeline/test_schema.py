@@ -100,7 +100,8 @@ def test_dcgm_ids_are_met_once() -> None:
      ("clock_event_reasons", 112), ("ecc_sbe_volatile", 310), ("ecc_dbe_aggregate", 313), ("row_remap_failed", 395),
      ("throttle_hw_power_brake_ns", 1424), ("pcie_replays", 202), ("recovery_action", 1523), ("sm_active_ratio", 1002),
      ("tensor_active_ratio", 1004), ("dram_active_ratio", 1005), ("nvlink5_symbol_errors", 1214),
-     ("ecc_sbe_volatile_l1", 314), ("ecc_dbe_aggregate_sram", 345), ("violation_base_clocks_ns", 247)],
+     ("nvlink_ecc_errors", 1220), ("ecc_sbe_volatile_l1", 314), ("ecc_dbe_aggregate_sram", 345),
+     ("violation_base_clocks_ns", 247)],
 )  # fmt: skip
 def test_dcgm_ids_are_those_of_the_header(name: str, dcgm: int) -> None:
     """Spot checks against DCGM 4.6 ``dcgm_fields.h``, at both ends of every generated range."""

@@ -52,13 +52,13 @@ def _sequence(bus: SpoolBus, group: str = "check") -> list[int]:
 
 def _all(consumer: object) -> list[object]:
     got: list[object] = []
-    while some := consumer.poll(0):  # type: ignore[attr-defined]
+    while some := consumer.poll(0):
         got += some
     return got
 
 
 def _count(counter: object, *labels: str) -> float:
-    return float(counter.labels(*labels)._value.get())  # type: ignore[attr-defined]
+    return float(counter.labels(*labels)._value.get())
 
 
 def test_killed_while_writing(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_seek_into_damage(tmp_path: Path) -> None:
         file.seek(4 * size + 2)
         file.write(b"?" * (2 * size))
     with closing(bus.consumer([TOPIC], "g", lambda held: dict.fromkeys(held, 5))) as consumer:
-        assert bus_traffic.sequences(_all(consumer)) == {"node0": [7, 8, 9]}  # type: ignore[arg-type]
+        assert bus_traffic.sequences(_all(consumer)) == {"node0": [7, 8, 9]}
 
 
 def test_power_lost_behind_a_commit(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_power_lost_behind_a_commit(tmp_path: Path) -> None:
         producer.send(TOPIC, bus_traffic.numbered(2, first=50))
     with closing(bus.consumer([TOPIC], "g")) as consumer:
         got = _all(consumer)
-    assert [(r.offset, r.message.headers["seq"]) for r in got] == [(10, "50"), (11, "51")]  # type: ignore[attr-defined]
+    assert [(r.offset, r.message.headers["seq"]) for r in got] == [(10, "50"), (11, "51")]
 
 
 def test_commit_that_was_torn(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from polars.testing import assert_frame_equal
 from graynode.pipeline.hours import merge
 from graynode.pipeline.lake_format import conform
 from graynode.pipeline.schema import CLOCK_EVENT_BITS, TABLES, window_field_names
-from graynode.pipeline.window_math import aggregate, carry_of_windows, no_carry
+from graynode.pipeline.window_counters import carry_of_windows, no_carry
+from graynode.pipeline.window_math import aggregate
 
 
 def frame(rows: list[dict[str, Any]], table: str = "gpu") -> pl.DataFrame:

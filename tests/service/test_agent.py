@@ -131,7 +131,7 @@ def test_agent_path_loads_only_the_base_install(tmp_path: Path) -> None:
     loaded = set(done.stdout.rpartition("LOADED ")[2].split())
     unwanted = {
         "polars", "duckdb", "sklearn", "scipy", "numpy", "deltalake", "typer", "click", "rich", "kafka", "httpx",
-        "standardwebhooks", "stamina", "pandas",
+        "standardwebhooks", "pandas",
     }  # fmt: skip
     assert loaded & unwanted == set()
     assert {"graynode", "pyarrow", "msgspec"} <= loaded

@@ -91,3 +91,22 @@ def test_once_without_a_broker_keeps_it_for_the_next_start(tmp_path: Path) -> No
     assert "127.0.0.1:9" in done.stderr
     assert "messages wait in the spool for the next start" in done.stderr
     assert len(agent.rows("host", tmp_path / "state/spool")) == 2
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_broker_away_for_minutes(tmp_path: Path, new_broker: Callable[..., Any]) -> None:
+    """Three minutes without a broker, killed in mid-run: every second of them arrives, once and in order."""
+    broker = new_broker()
+    with _agent(tmp_path, broker.address(), batch_s=5) as agent:
+        agent.start()
+        first = _arrived(broker.address(), lambda found: len(_seconds(found)) >= 6)
+        broker.kill()
+        time.sleep(180)
+        broker.start()
+        _arrived(broker.address(), lambda found: len(_seconds(found)) >= len(_seconds(first)) + 185, 120)
+        assert agent.stop() == 0
+        seconds = _seconds(_arrived(broker.address(), lambda found: "agent_stop" in _kinds(found)))
+    assert seconds == sorted(set(seconds))
+    assert max((b - a).total_seconds() for a, b in pairwise(seconds)) < 1.9
+    assert (seconds[-1] - seconds[0]).total_seconds() > 185

@@ -60,7 +60,7 @@ def test_collectors_are_made_once_each_in_the_order_named(tmp_path: Path) -> Non
     """The configuration decides; a name twice is one collector; one without a source is left out with its reason."""
     config = parse({"agent": {"collectors": ["host", "replay", "infiniband", "host"]}}, "test")
     with capture_logs() as logged:
-        made = make_collectors(config, agent_fakes.machine(tmp_path), dict)  # type: ignore[arg-type]
+        made = make_collectors(config, agent_fakes.machine(tmp_path), dict)
     assert [c.name for c in made] == ["host", "infiniband"]
     assert [(line["collector"], bool(line["reason"])) for line in logged] == [("replay", True)]
     for collector in made:
@@ -71,7 +71,7 @@ def test_simulated_settings_that_cannot_be_are_refused(tmp_path: Path) -> None:
     """A start without a zone is a wrong setting, said before the first round."""
     config = parse({"agent": {"collectors": ["simulated"]}, "simulated": {"start": "2026-01-01T00:00:00"}}, "test")
     with pytest.raises(ConfigError, match=r"simulated.*no zone"):
-        make_collectors(config, agent_fakes.machine(tmp_path), dict)  # type: ignore[arg-type]
+        make_collectors(config, agent_fakes.machine(tmp_path), dict)
 
 
 def test_kernel_events_are_heard_by_those_who_ask() -> None:
@@ -118,7 +118,7 @@ class Far:
 
 def _forwarding(tmp_path: Path, sink: Sink, prepare: Any) -> tuple[Forwarding, RingingProducer]:
     spool = SpoolBus(tmp_path, 1 << 26)
-    forwarding = Forwarding(spool, Far(sink), prepare)  # type: ignore[arg-type]
+    forwarding = Forwarding(spool, Far(sink), prepare)
     return forwarding, RingingProducer(spool.producer(), forwarding.ring)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+import structlog
 from window_rounds import START, Cluster, Columns
 
 from graynode.detectors.base import Round
@@ -200,10 +201,10 @@ class Away:
     def send(self, topic: str, messages: Sequence[Message]) -> None:
         if self.away:
             raise BusUnavailable("the bus is away")
-        self.producer.send(topic, messages)  # type: ignore[attr-defined]
+        self.producer.send(topic, messages)
 
     def close(self) -> None:
-        self.producer.close()  # type: ignore[attr-defined]
+        self.producer.close()
 
 
 def test_a_bus_that_goes_away_delays_rounds_and_loses_none(tmp_path: Path) -> None:
@@ -225,6 +226,80 @@ def test_a_bus_that_goes_away_delays_rounds_and_loses_none(tmp_path: Path) -> No
     assert found["finding_id"].is_unique().all()
     revisions = [from_message(m)["revision"] for m in heard(tmp_path, INCIDENTS)]
     assert revisions == sorted(set(revisions))
+
+
+class Gone:
+    """A spool that is not there for the first ``calls`` calls of each kind."""
+
+    def __init__(self, bus: SpoolBus, calls: int) -> None:
+        self._bus, self._left = bus, {"partitions": calls, "consumer": calls}
+
+    def _reach(self, kind: str) -> None:
+        self._left[kind] -= 1
+        if self._left[kind] >= 0:
+            raise BusUnavailable("Kafka at nowhere:9092: topic graynode.incidents does not exist; create it")
+
+    def partitions(self, topic: str) -> object:
+        self._reach("partitions")
+        return self._bus.partitions(topic)
+
+    def consumer(self, *asked: object, **more: object) -> object:
+        self._reach("consumer")
+        return self._bus.consumer(*asked, **more)  # type: ignore[arg-type]
+
+    def producer(self) -> object:
+        return self._bus.producer()
+
+
+def test_a_bus_that_is_away_at_the_start_is_waited_for(tmp_path: Path) -> None:
+    """Broker or topic missing: one line that says why, no traceback, and the rounds begin when it is there."""
+    c, folder = Cluster(nodes=4, gpu_fault=lanes), tmp_path
+    land(Lake(str(folder / "lake")), list(c.rounds(40)))
+    bus, now = SpoolBus(folder / "bus", 1 << 30), c.start_of(40) + timedelta(seconds=20)
+    detect = Detect(settings(folder), Gone(bus, 3), Lake(str(folder / "lake")), lambda: now, retry_s=0.01)  # type: ignore[arg-type]
+    stop = threading.Event()
+    with structlog.testing.capture_logs() as logs:
+        role = threading.Thread(target=detect.run, args=(stop,))
+        role.start()
+        deadline = time.monotonic() + 30
+        while rows(folder, "round").height < 40 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        stop.set()
+        role.join()
+    detect.close()
+    assert rows(folder, "round").height == 40
+    said = [entry["reason"] for entry in logs if entry["log_level"] == "warning"]
+    assert said == ["Kafka at nowhere:9092: topic graynode.incidents does not exist; create it"] * len(said)
+    assert 1 <= len(said) <= 2  # once for the rounds' thread, and once for the hard events' where they start meanwhile
+    assert not [entry for entry in logs if entry["log_level"] == "error"]
+
+
+def test_a_role_that_waits_for_its_bus_ends_when_told_to(tmp_path: Path) -> None:
+    """It has done nothing wrong: 0."""
+    bus = Gone(SpoolBus(tmp_path / "bus", 1 << 30), 1_000_000)
+    detect = Detect(settings(tmp_path), bus, Lake(str(tmp_path / "lake")), lambda: START, retry_s=0.01)  # type: ignore[arg-type]
+    stop = threading.Event()
+    threading.Timer(0.2, stop.set).start()
+    assert detect.run(stop) == 0
+    detect.close()
+
+
+def test_what_ended_during_the_hours_that_are_caught_up_is_resolved_in_their_time(tmp_path: Path) -> None:
+    """Lanes lost for a while in the morning: resolved an hour of windows after the last of it, not of the clock."""
+
+    def for_a_while(w: int, c: Columns) -> None:
+        if 20 <= w < 40:
+            c["pcie_width_last"][SICK] = 8.0
+
+    c = Cluster(nodes=4, gpu_fault=for_a_while)
+    land(Lake(str(tmp_path / "lake")), list(c.rounds(200)))
+    role = Role(tmp_path, settings(tmp_path, resolve_after_s=3600), c.start_of(200) + timedelta(seconds=20))
+    role.steps()
+    role.detect.close()
+    last = [from_message(m) for m in heard(tmp_path, INCIDENTS)][-1]
+    assert (last["cause"], last["state"]) == ("pcie_degraded", "resolved")
+    assert last["resolved_ts"] == f"{c.start_of(40) + timedelta(hours=1):%Y-%m-%dT%H:%M:%SZ}"
+    assert role.detect._incidents.current() == []
 
 
 def test_a_second_detect_of_the_cluster_is_refused_with_who_holds_it(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_another_version_of_a_detector_starts_anew_and_the_others_go_on() -> Non
     states = {"slow": {"gpu": frame(1)}, "ecc": {"gpu": frame(2)}}
     rows = list(StateWriter("c").rows(T0, 30, DETECTORS, states))
 
-    class Newer(type(make("slow"))):  # type: ignore[misc]
+    class Newer(type(make("slow"))):
         version = 99
 
     back = restore(Stored(rows), T0, 30, {**DETECTORS, "slow": Newer()})

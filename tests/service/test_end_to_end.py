@@ -53,6 +53,10 @@ def test_this_machine_live_through_kafka_to_sql(tmp_path: Path, kafka_address: s
         event = roles.until(lambda: ask(tmp_path, f"SELECT * FROM event WHERE {own} AND kind = 'xid'"))[0]
         assert (event["code"], event["pci_bus_id"]) == (79, "0000:9b:00.0")
         assert event["node_id"] == host["node_id"]
+        ports = {path.parent.name for path in Path("/sys/class/net").glob("*/device")}
+        if ports:
+            states = f"SELECT DISTINCT link FROM link WHERE {own} AND state <> 'unknown'"
+            roles.until(lambda: {row["link"] for row in ask(tmp_path, states)} >= ports)
         assert roles.stop("agent") == 0
         assert roles.stop("pipeline") == 0
     ask(tmp_path, "SELECT count(*) FROM host")

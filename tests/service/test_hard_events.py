@@ -157,7 +157,7 @@ def test_dying_before_the_offset_is_kept(bus: SpoolBus, producer: Any) -> None:
     """Events are read again then; the incident that was told is known, and nothing is told twice."""
     send(producer, event(0, code=79))
     first = path(bus, producer)
-    first._consumer.commit = lambda _: None  # type: ignore[method-assign]
+    first._consumer.commit = lambda _: None
     first.step()
     first._consumer.close()
     second = path(bus, producer)
@@ -182,7 +182,7 @@ def test_a_bus_that_goes_away_in_between_loses_nothing(bus: SpoolBus, producer: 
     flaky = Flaky(producer)
     incidents = Incidents("test")
     consumer = bus.consumer(TOPICS, GROUP)
-    hard = HardEvents(consumer, incidents, Publisher(flaky, "test"), lambda: at(60))  # type: ignore[arg-type]
+    hard = HardEvents(consumer, incidents, Publisher(flaky, "test"), lambda: at(60))
     send(producer, event(0, code=79))
     flaky.away = True
     for _ in range(3):
@@ -198,7 +198,7 @@ def test_a_bus_that_goes_away_in_between_loses_nothing(bus: SpoolBus, producer: 
 def test_run_waits_for_the_bus_and_ends(bus: SpoolBus, producer: Any) -> None:
     """The loop outlives a bus that is away, and ends when told."""
     flaky = Flaky(producer)
-    hard = HardEvents(bus.consumer(TOPICS, GROUP), Incidents("test"), Publisher(flaky, "test"), lambda: at(60))  # type: ignore[arg-type]
+    hard = HardEvents(bus.consumer(TOPICS, GROUP), Incidents("test"), Publisher(flaky, "test"), lambda: at(60))
     stop = threading.Event()
     thread = threading.Thread(target=hard.run, args=(stop, 0.05))
     flaky.away = True

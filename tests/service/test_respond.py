@@ -232,7 +232,7 @@ def received(numbers: list[int]) -> list[Received]:
 
 
 def delivery(consumer: Any, responder: Responder, **other: Any) -> respond.Delivery:
-    return respond.Delivery("oncall", consumer, responder, other.pop("publisher", Audit()), jitter=lambda: 1.0, **other)  # type: ignore[arg-type]
+    return respond.Delivery("oncall", consumer, responder, other.pop("publisher", Audit()), jitter=lambda: 1.0, **other)
 
 
 def test_waits_double_up_to_a_minute_and_start_afresh() -> None:

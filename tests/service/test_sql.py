@@ -2,6 +2,7 @@
 
 import io
 import json
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,7 +19,7 @@ T = datetime(2026, 11, 2, 12, tzinfo=UTC)
 
 
 @pytest.fixture
-def queries(tmp_path: Path):  # noqa: ANN201
+def queries(tmp_path: Path) -> Iterator[Queries]:
     lake = LakeFiles(tmp_path)
     lake.put(
         "host", [{"ts": T, "cluster": "c", "node": "=cmd|'x'", "load1": 0.5}, {"ts": T, "node": "[red]b[/]\x1b[31m"}]
@@ -30,7 +31,7 @@ def queries(tmp_path: Path):  # noqa: ANN201
 
 def answer(queries: Queries, form: str, sql: str = "SELECT ts, node, load1 FROM host ORDER BY node") -> str:
     sink = io.StringIO()
-    write(queries.ask(sql), form, sink)  # type: ignore[arg-type]
+    write(queries.ask(sql), form, sink)
     return sink.getvalue()
 
 

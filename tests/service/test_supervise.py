@@ -4,8 +4,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
+
+from agent_fakes import until
 
 from graynode.service.supervise import Child, Supervisor
 
@@ -27,13 +28,6 @@ def child(tmp_path: Path, name: str, code: str) -> Child:
     return Child(name, [sys.executable, "-c", code], tmp_path / f"{name}.log")
 
 
-def until(true, timeout_s: float = 20.0) -> None:  # noqa: ANN001
-    end = time.monotonic() + timeout_s
-    while not true():
-        assert time.monotonic() < end, "it did not come to pass"
-        time.sleep(0.02)
-
-
 def test_child_that_ends_is_started_again_after_a_growing_pause(tmp_path: Path) -> None:
     """A crash is told with its code and log, and the pause before the next start grows."""
     clock = Clock()
@@ -41,7 +35,7 @@ def test_child_that_ends_is_started_again_after_a_growing_pause(tmp_path: Path) 
     supervisor.start()
     said: list[str] = []
     for _ in range(2):
-        until(lambda: said.extend(supervisor.check()) or supervisor.children[0].process is None)
+        assert until(lambda: said.extend(supervisor.check()) or supervisor.children[0].process is None)
         assert supervisor.check() == []
         clock.now += 5
         supervisor.check()
@@ -56,7 +50,7 @@ def test_stop_ends_all_and_names_whom_it_killed(tmp_path: Path) -> None:
     stubborn = child(tmp_path, "stubborn", STUBBORN)
     supervisor = Supervisor([child(tmp_path, "good", SLEEPER), stubborn])
     supervisor.start()
-    until(lambda: b"up" in stubborn.log.read_bytes())
+    assert until(lambda: b"up" in stubborn.log.read_bytes())
     processes = [c.process for c in supervisor.children]
     killed = supervisor.stop(each_s=0.5)
     assert [k.split()[0] for k in killed] == ["stubborn"]
@@ -76,4 +70,6 @@ def test_killed_supervisor_leaves_no_child(tmp_path: Path) -> None:
         assert Path(f"/proc/{pid}").exists()
         os.kill(parent.pid, signal.SIGKILL)
         parent.wait()
-    until(lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().rsplit(")")[1][:3])
+    assert until(
+        lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().rsplit(")")[1][:3]
+    )
