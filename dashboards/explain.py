@@ -18,7 +18,8 @@ from rich.text import Text
 
 Incident = Mapping[str, Any]
 
-_STYLES: Final = {"page": "bold red", "ticket": "yellow", "digest": "dim"}
+STYLES: Final = {"page": "bold red", "ticket": "yellow", "digest": "dim"}
+"""How each severity looks in a terminal."""
 _ARRAYS: Final = ("evidence", "finding_ids")
 _TIMES: Final = ("ts", "since", "opened_ts", "updated_ts", "resolved_ts")
 _SHOWN: Final = 12
@@ -76,7 +77,7 @@ def plain(incident: Incident) -> dict[str, Any]:
 
 def _head(told: Incident, now: datetime | None) -> RenderableType:
     severity = str(told.get("severity") or "?")
-    title = Text(f"{severity.upper()}  ", style=_STYLES.get(severity, ""))
+    title = Text(f"{severity.upper()}  ", style=STYLES.get(severity, ""))
     title.append(_clean(told.get("title")), style="bold")
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="dim", no_wrap=True)

@@ -113,7 +113,7 @@ class Queries:
 
     def rows(self, sql: str) -> list[dict[str, Any]]:
         """The answer as a list of rows; for small answers."""
-        return self.arrow(sql).to_pylist()  # type: ignore[no-any-return]
+        return self.arrow(sql).to_pylist()  # type: ignore[no-any-return]  # pyarrow has no types
 
     def arrow(self, sql: str) -> pa.Table:
         """The answer as an Arrow table."""

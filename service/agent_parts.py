@@ -45,7 +45,17 @@ def _simulated(class_: Any, config: Config, machine: Machine, health: Health) ->
     return made
 
 
-_MAKE: Final[Mapping[str, Make]] = {"host": _host, "kernel_log": _kernel_log, "simulated": _simulated}
+def _replay(class_: Any, config: Config, machine: Machine, health: Health) -> Collector:
+    made: Collector = class_(machine, config.replay.path, pace=config.replay.pace)
+    return made
+
+
+_MAKE: Final[Mapping[str, Make]] = {
+    "host": _host,
+    "kernel_log": _kernel_log,
+    "simulated": _simulated,
+    "replay": _replay,
+}
 """Collectors that want more than the machine; all others are made with it alone."""
 
 

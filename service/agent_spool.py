@@ -111,7 +111,7 @@ class BusHealth:
         if skew_s is None or (abs(skew_s) > SKEW_S) == self._skewed:
             return
         self._skewed = not self._skewed
-        kind = "clock_skew" if self._skewed else "clock_skew_over"
+        kind = "clock_skew" if self._skewed else "clock_skew_end"
         self._agent.tell(kind, f"this machine's clock differs by {skew_s:+.1f} s from the broker's", skew_s=skew_s)
 
 

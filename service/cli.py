@@ -51,7 +51,7 @@ def _fail(text: str) -> NoReturn:
     raise typer.Exit(2)
 
 
-def _call(role: str, *arguments: Any, function: str = "run", **keywords: Any) -> NoReturn:  # noqa: ANN401
+def _call(role: str, *arguments: Any, function: str = "run", **keywords: Any) -> NoReturn:  # noqa: ANN401 (each main has its own)
     """Run a role's main. A missing server library is said with the way out, not as a traceback."""
     try:
         module = importlib.import_module(f"graynode.service.{role}")
@@ -70,7 +70,7 @@ def _call(role: str, *arguments: Any, function: str = "run", **keywords: Any) ->
     raise typer.Exit(code)
 
 
-def _load(path: Path | None, **flags: Any) -> Config:  # noqa: ANN401
+def _load(path: Path | None, **flags: Any) -> Config:  # noqa: ANN401 (any TOML value)
     try:
         return load(path, {key.replace("__", "."): value for key, value in flags.items()})
     except ConfigError as error:
@@ -110,7 +110,7 @@ def agent(
     words = [*(("--config", str(config)) if config else ())]
     words += [flag for flag, on in (("--once", once), ("--dry-run", dry_run), ("--verbose", verbose)) if on]
     # A fresh interpreter without this command line's libraries: the agent is a guest on its node.
-    os.execv(sys.executable, [sys.executable, "-m", "graynode.service.agent_main", *words])  # noqa: S606
+    os.execv(sys.executable, [sys.executable, "-m", "graynode.service.agent_main", *words])  # noqa: S606 (an argument list)
 
 
 @app.command()

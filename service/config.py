@@ -129,6 +129,13 @@ class Simulated(Section, frozen=True):
     start: str = ""
 
 
+class Replay(Section, frozen=True):
+    """The recording that the collector ``replay`` gives again; ``pace`` 60 is an hour in a minute, 0 no wait."""
+
+    path: Path | None = None
+    pace: Annotated[float, Meta(ge=0)] = 1.0
+
+
 class Config(Section, frozen=True):
     """The whole file."""
 
@@ -140,6 +147,7 @@ class Config(Section, frozen=True):
     detect: Detect = field(default_factory=Detect)
     respond: Respond = field(default_factory=Respond)
     simulated: Simulated = field(default_factory=Simulated)
+    replay: Replay = field(default_factory=Replay)
 
 
 def load(

@@ -73,7 +73,17 @@ def from_message(message: Message) -> dict[str, Any]:
     for name in ("incident_id", "revision", "state", "cluster", "node_id", "cause", "ts"):
         if not isinstance(told.get(name), int if name == "revision" else str):
             raise Unreadable(f"incident has no {name}")
+    for name in ("ts", "since"):
+        if told.get(name) is not None and not _is_instant(told[name]):
+            raise Unreadable(f"{name} of the incident is not a time with zone: {str(told[name])[:40]!r}")
     return told
+
+
+def _is_instant(text: object) -> bool:
+    try:
+        return isinstance(text, str) and datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
 
 
 class Publisher:

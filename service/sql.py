@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 Format = Literal["table", "csv", "json", "parquet"]
-FORMATS: Final = ("table", "csv", "json", "parquet")
 _SHOWN_ROWS: Final = 1000
 _WIDE_COLUMNS: Final = 24
 _HELP: Final = """\

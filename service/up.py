@@ -66,7 +66,7 @@ def run(data: Path, *, nodes: int, days: int, seed: int, faults: Path | None, on
     """Set up, run all roles until Ctrl-C (or, ``once``, until the summary). 0 ended well, 1 a role had to be killed."""
     console = Console(highlight=False)
     with only_one(data):
-        demo = prepare(data, nodes=nodes, days=days, seed=seed, faults=faults)
+        demo = prepare(data, nodes=nodes, seed=seed, faults=faults)
         _say_start(console, demo)
         if demo.history_wanted:
             _write_history(demo, days)

@@ -48,8 +48,8 @@ class Demo:
         return not self.has_gpu and not self.history_done.exists()
 
 
-def prepare(data: Path, *, nodes: int, days: int, seed: int, faults: Path | None, now: datetime | None = None) -> Demo:
-    """Make the folder, or take it up. ``days`` counts only when the past is written."""
+def prepare(data: Path, *, nodes: int, seed: int, faults: Path | None, now: datetime | None = None) -> Demo:
+    """Make the folder, or take it up; taken up, it keeps the fleet that it was made with."""
     data = data.resolve()
     (data / "logs").mkdir(parents=True, exist_ok=True)
     has_gpu = _DRIVER.exists()

@@ -12,17 +12,16 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from graynode.dashboards.explain import one_line
+from graynode.dashboards.explain import STYLES, one_line
 from graynode.service.up_config import Demo
 
 Incident = dict[str, Any]
 _ORDER: Final = {"page": 0, "ticket": 1, "digest": 2}
-_STYLES: Final = {"page": "bold red", "ticket": "yellow", "digest": "dim"}
 
 
 def line(incident: Incident) -> Text:
     """One revision in one line, as it arrives."""
-    style = "green" if incident["state"] == "resolved" else _STYLES.get(str(incident["severity"]), "")
+    style = "green" if incident["state"] == "resolved" else STYLES.get(str(incident["severity"]), "")
     return Text(one_line(incident), style=style, overflow="ellipsis", no_wrap=True)
 
 
@@ -36,10 +35,9 @@ def summary(incidents: list[Incident], demo: Demo) -> RenderableType:
     for name in ("", "node", "cause", "why", "id"):
         table.add_column(name, overflow="fold" if name == "why" else "ellipsis", no_wrap=name != "why")
     for i in ordered:
-        severity = Text(str(i["severity"]), style=_STYLES.get(str(i["severity"]), ""))
-        table.add_row(
-            severity, Text(str(i["node"] or "")), Text(str(i["cause"])), Text(str(i["title"])), i["incident_id"][:8]
-        )
+        severity = Text(str(i["severity"]), style=STYLES.get(str(i["severity"]), ""))
+        words = (str(i["node"] or ""), str(i["cause"]), _why(i), i["incident_id"][:8])
+        table.add_row(severity, *(Text(word) for word in words))
     nodes = len({i["node_id"] for i in ordered})
     head = Text(f"\n{len(ordered)} incidents on {nodes} machines, told through the signed webhook", style="bold")
     return Group(head, Padding(table, (0, 0, 1, 0)), _next(demo, ordered[0]))

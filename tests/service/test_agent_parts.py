@@ -14,6 +14,7 @@ from agent_fakes import Sink, Source
 from structlog.testing import capture_logs
 
 from graynode.collectors.agent import Agent, Settings
+from graynode.collectors.base import Round
 from graynode.pipeline.bus import BusRefused, BusUnavailable
 from graynode.pipeline.codec import Message, Origin, encode
 from graynode.pipeline.schema import EVENTS, SAMPLES
@@ -67,6 +68,17 @@ def test_collectors_are_made_once_each_in_the_order_named(tmp_path: Path) -> Non
         collector.close()
 
 
+def test_recording_named_in_the_configuration_is_replayed(tmp_path: Path) -> None:
+    """``replay.path`` is read again by the agent, from the form that a dry run prints."""
+    out = io.StringIO()
+    Printer(out=out).send(SAMPLES, [_message("host", [{"load1": 1.0}])])
+    (tmp_path / "rows.jsonl").write_text(out.getvalue())
+    settings = {"agent": {"collectors": ["replay"]}, "replay": {"path": str(tmp_path / "rows.jsonl"), "pace": 0}}
+    (replay,) = make_collectors(parse(settings, "test"), agent_fakes.machine(tmp_path), dict)
+    rows = replay.collect(Round(NOW, frozenset({1, 10, 60})))
+    assert [row["load1"] for row in rows["host"]] == [1.0]
+
+
 def test_simulated_settings_that_cannot_be_are_refused(tmp_path: Path) -> None:
     """A start without a zone is a wrong setting, said before the first round."""
     config = parse({"agent": {"collectors": ["simulated"]}, "simulated": {"start": "2026-01-01T00:00:00"}}, "test")
@@ -103,7 +115,7 @@ def test_skewed_clock_is_an_event_at_its_start_and_its_end(tmp_path: Path) -> No
     assert [t["clock_skew_s"] for t in told] == [0.2, -16.0, -17.0, None, 3.0]
     assert told[0]["spool_bytes"] == 7
     kinds = [e["kind"] for e in sink.rows("event")]
-    assert sorted(kinds) == sorted(["clock_skew", "clock_skew_over", "agent_start", "agent_stop"])
+    assert sorted(kinds) == sorted(["clock_skew", "clock_skew_end", "agent_start", "agent_stop"])
 
 
 class Far:
