@@ -83,7 +83,7 @@ def polished(x: Floats, base: Floats, groups: Peers, entity: Ints) -> Floats:
     """
     first = levels(x, base, groups)
     own, _ = _group_median(first, entity)
-    return levels(x, np.where(np.isnan(base), own, base), groups)
+    return first
 
 
 def levels(x: Floats, base: Floats, groups: Peers) -> Floats:

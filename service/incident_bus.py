@@ -73,10 +73,24 @@ def from_message(message: Message) -> dict[str, Any]:
     for name in ("incident_id", "revision", "state", "cluster", "node_id", "cause", "ts"):
         if not isinstance(told.get(name), int if name == "revision" else str):
             raise Unreadable(f"incident has no {name}")
-    for name in ("ts", "since"):
-        if told.get(name) is not None and not _is_instant(told[name]):
-            raise Unreadable(f"{name} of the incident is not a time with zone: {str(told[name])[:40]!r}")
+    for field in TABLES["incident"].fields:
+        value = told.get(field.name)
+        if value is not None and not _fits(field, value):
+            raise Unreadable(f"{field.name} of the incident is no {field.type}: {str(value)[:40]!r}")
     return told
+
+
+def _fits(field: Field, value: object) -> bool:
+    """Whether a value is of its field's type, as the lake's reader has it: what one refuses, the other is not told."""
+    if field.type == "timestamp":
+        return _is_instant(value)
+    if field.type == "string":
+        return isinstance(value, str) or (field.name in _ARRAYS and isinstance(value, list))
+    if field.type == "bool" or isinstance(value, bool):
+        return field.type == "bool" and isinstance(value, bool)
+    if field.type in _INTEGERS:
+        return isinstance(value, int) and -_INTEGERS[field.type] <= value < _INTEGERS[field.type]
+    return isinstance(value, int | float)
 
 
 def _is_instant(text: object) -> bool:

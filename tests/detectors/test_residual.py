@@ -140,14 +140,14 @@ def test_small_jobs_of_changing_gpus_give_baselines_that_agree() -> None:
     job = np.repeat(np.arange(4 * windows), 4)
     x = true[gpu] + rng.normal(0, 0.1, 4 * windows)[job]
     groups = residual.Peers(job, np.full(len(job), -1))
-    base = np.full(16, np.nan)
+    found = [np.full(16, np.nan)]
     for _ in range(8):
-        own = residual.polished(x, base[gpu], groups, gpu)
-        base = np.array([np.median(own[gpu == g]) for g in range(16)])
+        own = residual.polished(x, found[-1][gpu], groups, gpu)
+        found.append(np.array([np.median(own[gpu == g]) for g in range(16)]))
     plain = residual.from_centre(x, groups)
     naive = np.array([np.median(plain[gpu == g]) for g in range(16)])
-    off, naive_off = (np.abs(b - b.mean() - true + true.mean()).max() for b in (base, naive))
-    assert off < 0.004 < naive_off
+    naive_off, once_off, off = (np.abs(b - b.mean() - true + true.mean()).max() for b in (naive, found[1], found[-1]))
+    assert max(off, once_off) < 0.003 < naive_off
 
 
 def test_only_windows_with_one_job_throughout_teach() -> None:
