@@ -49,12 +49,14 @@ def one_line(incident: Incident) -> str:
     told = plain(incident)
     state = " (resolved)" if told.get("state") == "resolved" else ""
     since = _time(told.get("since"))
-    return f"{told.get('severity') or '?':<6} {_clean(told.get('title'))}{state}, since {since}  {short_id(told)}"
+    return (
+        f"{_clean(told.get('severity')) or '?':<6} {_clean(told.get('title'))}{state}, since {since}  {short_id(told)}"
+    )
 
 
 def short_id(incident: Incident) -> str:
     """Enough of the id to name it to ``graynode explain``."""
-    return str(incident.get("incident_id") or "")[:8]
+    return _clean(incident.get("incident_id"))[:8]
 
 
 def as_json(incident: Incident, history: Sequence[Incident] = ()) -> str:
@@ -205,7 +207,7 @@ def _age(span: Any) -> str:  # noqa: ANN401 (a timedelta)
 def _array(text: str) -> list[Any]:
     try:
         parsed = msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return []
     return parsed if isinstance(parsed, list) else []
 

@@ -12,7 +12,6 @@ from typing import Final
 
 import numpy as np
 
-from graynode.detectors import baseline
 from graynode.detectors.frames import Bools, Floats, Ints, View, codes
 
 MIN_PEERS: Final = 3
@@ -83,7 +82,7 @@ def polished(x: Floats, base: Floats, groups: Peers, entity: Ints) -> Floats:
     """
     first = levels(x, base, groups)
     own, _ = _group_median(first, entity)
-    return first
+    return levels(x, np.where(np.isnan(base), own, base), groups)
 
 
 def levels(x: Floats, base: Floats, groups: Peers) -> Floats:
@@ -139,13 +138,13 @@ def _group_median(values: Floats, groups: Ints) -> tuple[Floats, Ints]:
     return median, size
 
 
-def widened(r: Residual, band: float, days: Floats | None = None) -> Floats:
+def widened(r: Residual, band: float, firm: Floats | None = None) -> Floats:
     """The excess, less ``band`` towards zero where peers or past are weak: only what is beyond it counts.
 
-    A past is weak that has fewer than three ``days``: a site's first days, or a kind of work that a GPU seldom does.
+    A past is weak that is not ``firm`` (1): a site's first ten days, or a kind of work that a GPU seldom does.
     """
     beyond = np.sign(r.excess) * np.maximum(np.abs(r.excess) - band, 0.0)
-    weak = r.wide if days is None else r.wide | ~(days >= baseline.FIRM_DAYS)
+    weak = r.wide if firm is None else r.wide | (firm != 1.0)
     return np.where(weak, beyond, r.excess)
 
 

@@ -107,7 +107,7 @@ class Slow:
         for s, x in measured(view, round_.window_s).items():
             limit = self._thresholds.value(self.name, s, round_.window_s)
             r, own = residual.against_own_and_peers(x, remembered[f"{s}.base"], groups)
-            told = residual.widened(r, _TAU[s] / 2, remembered[f"{s}.days"])
+            told = residual.widened(r, _TAU[s] / 2, remembered[f"{s}.firm"])
             if s == "power_at_clock":  # it follows the load: only the same work for weeks makes it comparable
                 told = np.where(r.wide | (remembered[f"{s}.firm"] != 1.0), np.nan, told)
             scored[s] = r

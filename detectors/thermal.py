@@ -1,8 +1,8 @@
 """Heat: hotter than the neighbours at the same power, memory drifting away from the core, no margin left.
 
 Temperature is compared at the same power, what differs in power taken off by a fixed slope. A GPU's place in the
-chassis makes degrees of difference for ever, so the own baseline comes off: one for each GPU, whatever its work,
-because how well it is cooled is a matter of power, and power is the same by then.
+chassis makes degrees of difference for ever, so the own baseline comes off: one for each band of power, whatever
+its work, because how well a GPU is cooled shows the more the more power it takes.
 """
 
 from __future__ import annotations
@@ -28,6 +28,10 @@ differ by half of it when the load changes, a tenth in cooling being 4 °C at 70
 _MARGIN_C: Final = 2.0
 _SLOPE: Final = 0.05
 """°C per W: about 35 °C over inlet at 700 W. A slope fitted in every window would move the own baseline with it."""
+_BAND_W: Final = 250.0
+"""An offset of 10 °C at the end of a band is 5 °C or more at its beginning from 250 W on, if all of it goes with power.
+Wide, because at an edge a GPU has two pasts and two sums."""
+_MARGIN_COLUMNS: Final = ("margin.strikes", "margin.since")
 _SAME_POWER: Final = 0.15
 """Peers are compared at the same power: within 15 % of it what the slope leaves is two degrees at most."""
 _NUMBERS: Final = (*capability.NUMBERS, "temp_c_mean", "mem_temp_c_mean", "temp_margin_c_min")
@@ -52,11 +56,15 @@ class Thermal:
         """Score the window's temperatures."""
         view = gpus(round_.gpu, _NUMBERS)
         now_s = epoch_s(round_.start)
-        keys = view.keys
+        keys = keys_by_power(view)
         remembered = memory.recall(state.get("gpu"), keys, columns())
+        margins = memory.recall(state.get("margin"), view.keys, _MARGIN_COLUMNS)
         history = baseline.roll(remembered, state.get("history"), keys, SIGNALS, now_s)
-        found = [*self._hot(view, remembered, round_.window_s), *self._margin(view, remembered, round_.window_s)]
-        after: dict[str, pl.DataFrame] = {"gpu": memory.remember(state.get("gpu"), keys, remembered, now_s)}
+        found = [*self._hot(view, remembered, round_.window_s), *self._margin(view, margins, round_.window_s)]
+        after: dict[str, pl.DataFrame] = {
+            "gpu": memory.remember(state.get("gpu"), keys, remembered, now_s),
+            "margin": memory.remember(state.get("margin"), view.keys, margins, now_s),
+        }
         if history is not None:
             after["history"] = history
         return Scored(findings.collect(self, round_, found), after)
@@ -68,7 +76,7 @@ class Thermal:
             return state
         groups = residual.peers(view)
         at = at_equal_power(view, groups, history.window_s)
-        keys = view.keys
+        keys = keys_by_power(view)
         known, entity = baseline.known(state.get("history"), keys, SIGNALS), codes(keys)
         whole = capability.throughout(view)
         excess = {s: residual.polished(np.where(whole, x, np.nan), known[s], groups, entity) for s, x in at.items()}
@@ -83,7 +91,7 @@ class Thermal:
             limit = self._thresholds.value(self.name, s, window_s)
             base = remembered[f"{s}.base"]
             r, own = residual.against_own_and_peers(x, base, groups)
-            told = residual.widened(r, TAU_C / 2, remembered[f"{s}.days"])
+            told = residual.widened(r, TAU_C / 2, remembered[f"{s}.firm"])
             run = accumulate.advance(remembered, s, told, view.t_s, TAU_C, limit)
             baseline.learn(remembered, s, own, run.sum < limit / 2, 3 * TAU_C)
             for i in np.flatnonzero((run.sum >= limit / 2) & ~np.isnan(r.excess)):
@@ -114,8 +122,15 @@ class Thermal:
 
 def columns() -> list[str]:
     """Names under which a GPU's memory is held."""
-    runs = (c for s in SIGNALS for c in Run.columns(s))
-    return [*baseline.columns(SIGNALS), *runs, "margin.strikes", "margin.since"]
+    return [*baseline.columns(SIGNALS), *(c for s in SIGNALS for c in Run.columns(s))]
+
+
+def keys_by_power(view: View) -> pl.Series:
+    """Keys of GPUs in a band of power: what one is hotter than another grows with it."""
+    power = view.x["power_w_mean"]
+    band = np.where(np.isnan(power), -1.0, np.nan_to_num(power) // _BAND_W).astype(np.int64)
+    names = [key if at < 0 else f"{key}|{at}" for key, at in zip(view.keys, band.tolist(), strict=True)]
+    return pl.Series("key", names, dtype=pl.String)
 
 
 def at_equal_power(view: View, groups: Peers, window_s: int) -> dict[str, Floats]:

@@ -16,7 +16,10 @@ from types import MappingProxyType
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """``value`` is the score from which a finding is told, for windows of ``window_s`` (0: of any length)."""
+    """``value`` is the score from which a finding is told, for windows of ``window_s`` (0: of any length).
+
+    ``provisional``: not yet from maxima of healthy node-days, or of simulated ones of too small a number.
+    """
 
     detector: str
     signal: str
@@ -24,6 +27,7 @@ class Threshold:
     value: float
     unit: str
     source: str
+    provisional: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ class HardEvents:
         events, repairs = self._rows(received)
         for r in received:
             self._read[r.partition] = r.offset + 1
-        found = self._rules.findings(events)
+        found = self._judged(events)
         now = self._clock()
         with self._lock:
             revisions = self._incidents.add(found, now)
@@ -100,6 +100,26 @@ class HardEvents:
                 self._log.warning("events have left the bus before they were read", reason=str(error))
                 self._consumer.seek(error.partition, error.first)
         self._consumer.close()
+
+    def _judged(self, events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Findings of the events; one that no rule can bear costs itself only, and is said.
+
+        Otherwise whoever may send events could end detection for all: it would be met again at every start.
+        """
+        try:
+            return self._rules.findings(events)
+        except Exception:
+            self._rules = EventRules()  # a part of these events is in the memory of the one that failed
+            return self._rules.findings([event for event in events if self._bearable(event)])
+
+    def _bearable(self, event: dict[str, Any]) -> bool:
+        try:
+            EventRules().findings([event])
+        except Exception as error:
+            who = {name: str(event.get(name))[:100] for name in ("event_id", "node_id", "kind")}
+            self._log.error("an event cannot be judged and is passed over", reason=repr(error)[:200], **who)
+            return False
+        return True
 
     def _settle(self) -> None:
         """Offsets after everything said is durable."""

@@ -19,9 +19,10 @@ import msgspec
 
 from graynode.pipeline.bus import Bus, Consumer, Partition, Producer
 from graynode.pipeline.codec import Message, Origin, Unreadable, encode, headers_of, is_count
-from graynode.pipeline.schema import ACTIONS, FINDINGS, INCIDENTS, TABLES, VERSION
+from graynode.pipeline.schema import ACTIONS, FINDINGS, INCIDENTS, TABLES, VERSION, Field
 
 _ARRAYS: Final = ("evidence", "finding_ids")
+_INTEGERS: Final = {"int32": 2**31, "int64": 2**63}
 _NO_MACHINE: Final = "-"
 """``node_id`` in headers and key of what is about no single machine."""
 _QUIET_S: Final = 3.0
@@ -85,7 +86,7 @@ def _fits(field: Field, value: object) -> bool:
     if field.type == "timestamp":
         return _is_instant(value)
     if field.type == "string":
-        return isinstance(value, str) or (field.name in _ARRAYS and isinstance(value, list))
+        return isinstance(value, list if field.name in _ARRAYS else str)
     if field.type == "bool" or isinstance(value, bool):
         return field.type == "bool" and isinstance(value, bool)
     if field.type in _INTEGERS:

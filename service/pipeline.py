@@ -115,7 +115,7 @@ def maintain(lake: Lake, stop: threading.Event, every_s: float = _MAINTAIN_S) ->
             done = maintainer.round(stop)
             if done.anything:
                 _log.info("maintained", hours=done.hours, compacted=done.compacted, days=done.dropped_days)
-        except (AlreadyMaintained, LakeError) as error:
+        except (AlreadyMaintained, LakeError, LakeTooNew) as error:
             held = held and isinstance(error, LakeError)
             if type(error).__name__ != said:
                 _log.warning("the lake is not maintained from here", reason=str(error))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
 import duckdb
 import pyarrow as pa
 
+from graynode.pipeline.lake import LakeError, LakeTooNew
 from graynode.pipeline.queries import Queries, QueryError
 from graynode.service.config import Config
 from graynode.service.wiring import make_lake
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 Format = Literal["table", "csv", "json", "parquet"]
+_NO_ANSWER: Final = (QueryError, LakeError, LakeTooNew, duckdb.Error)
 _SHOWN_ROWS: Final = 1000
 _WIDE_COLUMNS: Final = 24
 _HELP: Final = """\
@@ -47,7 +49,7 @@ def _once(queries: Queries, command: str, fmt: Format, output: Path | None) -> i
             return 0
         with output.open("w", encoding="utf-8", newline="") as sink:
             write(queries.ask(command), fmt, sink)
-    except (QueryError, duckdb.Error) as error:
+    except _NO_ANSWER as error:
         print(f"graynode sql: {error}", file=sys.stderr)
         return 1
     except OSError as error:
@@ -161,7 +163,7 @@ def _answer(queries: Queries, text: str) -> None:
         return
     try:
         write(queries.ask(text), "table", sys.stdout)
-    except (QueryError, duckdb.Error) as error:
+    except _NO_ANSWER as error:
         print(error)
     except KeyboardInterrupt:
         print("stopped")

@@ -63,7 +63,11 @@ def test_steps_against_seconds_counted(pieces: list[tuple[int, int, int]], entit
         assert (low[0], high[0]) == (min(at(t) for t in range(a, b)), max(at(t) for t in range(a, b)))
 
 
-@given(st.lists(st.tuples(st.integers(0, 2), st.floats(0, 40), st.floats(0, 5))), st.integers(0, 2), st.floats(0, 50))
+MOMENTS = st.integers(0, 40 * 64).map(lambda ticks: ticks / 64)
+"""Seconds on the axis, to 1/64 s: moments closer than float addition tells apart are one."""
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), MOMENTS, st.floats(0, 5))), st.integers(0, 2), MOMENTS)
 def test_jumps_against_a_sum(moments: list[tuple[int, float, float]], entity: int, t: float) -> None:
     """A counter of moments is the sum of what came up to then."""
     total = Jumps(moments).total(np.array([entity]), np.array([t]))[0]

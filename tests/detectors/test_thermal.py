@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 import pytest
@@ -78,3 +80,26 @@ def test_gpus_at_another_power_are_no_peers() -> None:
     temp = thermal.at_equal_power(view, residual.peers(view), 30)["temp"]
     assert np.isnan(temp[3])
     assert np.isnan(temp).sum() == 1
+
+
+def test_a_past_at_another_power_is_another_past() -> None:
+    """How much hotter a GPU is than its neighbours goes with power: bands of 250 W; unknown power is none."""
+    frame = next(Cluster(nodes=1).rounds(1)).gpu.head(4).with_columns(power_w_mean=pl.Series([240.0, 260.0, 640, None]))
+    keys = thermal.keys_by_power(gpus(frame, ("power_w_mean",)))
+    assert keys.to_list() == ["GPU-000-0|0", "GPU-000-1|1", "GPU-000-2|2", "GPU-000-3"]
+
+
+def test_a_job_that_takes_more_power_than_those_before_accuses_nobody() -> None:
+    """Five degrees at 340 W for weeks, fourteen at 640 W today: what a heat sink that was always worse does."""
+    c = Cluster(nodes=4)
+    history = c.history(step_h=12)
+    sick = history.gpu["gpu_uuid"] == "GPU-001-3"
+    lower = history.gpu.with_columns(
+        power_w_mean=pl.col("power_w_mean") - 300.0, temp_c_mean=pl.col("temp_c_mean") - 15.0 + 5.0 * sick
+    )
+    state = thermal.Thermal().learn(replace(history, gpu=lower), {})
+
+    def more(_: int, columns: Columns) -> None:
+        columns["temp_c_mean"][SICK] += 14.0
+
+    assert told(more, state, 80).is_empty()

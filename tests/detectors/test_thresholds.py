@@ -34,6 +34,15 @@ def test_every_threshold_has_a_source_and_the_set_a_version_and_a_hash() -> None
     assert thresholds.shipped() is shipped
 
 
+def test_what_is_no_quantile_of_healthy_node_days_says_so() -> None:
+    """Halves and ratios of other thresholds are provisional, and the set says what it was checked on."""
+    rows = thresholds.shipped().rows.values()
+    guessed = [r for r in rows if "half of the 30 s value" in r.source or "the ratio of slow.clock" in r.source]
+    assert guessed
+    assert all(r.provisional for r in guessed)
+    assert not thresholds.shipped().rows["slow", "clock", 30].provisional
+
+
 def test_the_clock_threshold_stands_above_healthy_node_days() -> None:
     """0.6 is above the 0.9998 quantile of 40,000 simulated healthy node-days (0.483); 400 of them stay below half.
 

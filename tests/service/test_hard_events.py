@@ -14,6 +14,7 @@ import pytest
 from agent_fakes import machine, until
 from finding_rows import PCI, T0, at, event, finding
 from http_receiver import HttpReceiver
+from structlog.testing import capture_logs
 
 from graynode.collectors.base import Round
 from graynode.collectors.kernel_log import KernelLog
@@ -224,6 +225,24 @@ def test_other_tables_and_hostile_messages_stop_nothing(bus: SpoolBus, producer:
     send(producer, {"ts": None, "cluster": "test", "node_id": None}, event(0, code=79))
     assert path(bus, producer).step() == 1
     assert len(told(bus)) == 1
+
+
+def test_an_event_that_no_rule_can_bear_costs_itself_only(bus: SpoolBus, producer: Any) -> None:
+    """Attributes nested deeper than any reader goes: said, passed over, and those around it are judged."""
+    deep = event(1, code=95) | {"attributes": '{"a":' + "[" * 20_000}
+    send(producer, event(0, code=79))
+    send(producer, deep)
+    send(producer, event(2, code=48, pci_bus_id="0000:1b:00.0"))
+    hard = path(bus, producer)
+    with capture_logs() as said:
+        assert hard.step() == 3
+        assert hard.step() == 0
+    assert {f["signal"] for f in rows(bus, FINDINGS)} - {"xid_95"} == {"xid_79", "xid_48"}
+    assert {i["pci_bus_id"] for i in told(bus)} >= {PCI, "0000:1b:00.0"}
+    if said:  # a rule that takes it for no attributes at all is as good
+        assert [(line["event"], line["kind"]) for line in said] == [
+            ("an event cannot be judged and is passed over", "xid")
+        ]
 
 
 def test_a_logged_repair_ends_the_incident(bus: SpoolBus, producer: Any) -> None:
