@@ -27,9 +27,9 @@ import structlog
 
 from graynode.detectors import make
 from graynode.detectors.incidents import Incidents
-from graynode.pipeline.bus import Bus, BusUnavailable
+from graynode.pipeline.bus import Bus, BusRefused, BusUnavailable
 from graynode.pipeline.codec import Message, Origin, encode
-from graynode.pipeline.lake import Lake, LakeError
+from graynode.pipeline.lake import Lake, LakeError, LakeTooNew
 from graynode.pipeline.schema import FINDINGS, INCIDENTS, SAMPLES
 from graynode.service import hard_events, incident_bus
 from graynode.service.config import Config, ConfigError
@@ -67,9 +67,13 @@ def run(config: Config, stop: threading.Event) -> int:
             serve_metrics(config.detect.metrics_listen)
         except OSError as error:
             raise ConfigError(f"detect.metrics_listen = {config.detect.metrics_listen!r}: {error.strerror}") from error
-        detect = Detect(config, bus, lake)
-        held.callback(detect.close)
-        return detect.run(stop)
+        try:
+            detect = Detect(config, bus, lake)
+            held.callback(detect.close)
+            return detect.run(stop)
+        except BusRefused as error:
+            structlog.get_logger().error("detect stops: no waiting puts this right", reason=str(error))
+            return 1
 
 
 def only_one(config: Config) -> IO[str]:
@@ -143,6 +147,9 @@ class Detect:
         events.start()
         try:
             self._loop(stop)
+        except (BusRefused, LakeTooNew) as error:
+            self._log.error("detect stops: no waiting puts this right", reason=str(error))
+            failed.set()
         except Exception:
             self._log.exception("detection rounds have failed")
             failed.set()
@@ -155,7 +162,7 @@ class Detect:
         """Flush and let go of the bus."""
         try:
             self._publish.flush()
-        except BusUnavailable as error:
+        except (BusUnavailable, BusRefused) as error:
             self._log.warning(
                 "the bus is away; unsent findings are computed again at the next start", reason=str(error)
             )
@@ -285,6 +292,10 @@ class Detect:
             if consumer is None:
                 return
             hard_events.HardEvents(consumer, self._incidents, self._publish, self.clock, lock=self._lock).run(stop)
+        except BusRefused as error:
+            self._log.error("detect stops: no waiting puts this right", reason=str(error))
+            failed.set()
+            stop.set()
         except Exception:
             self._log.exception("the hard-event path has failed")
             failed.set()
