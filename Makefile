@@ -6,7 +6,7 @@ PACKAGES := collectors pipeline detectors responders dashboards service
 KILLS ?= 5
 
 .DEFAULT_GOAL := help
-.PHONY: help dev run test test-long check bench docs wheel wheel-test lock clean
+.PHONY: help dev run test test-long check bench bench-demo docs wheel wheel-test lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -48,6 +48,9 @@ bench: .venv/.server ## agent, pipeline, detection and hard-event benchmarks; th
 	$(PY) -I benchmarks/pipeline.py
 	$(PY) -I benchmarks/detection_rounds.py
 	$(PY) -I benchmarks/hard_event.py
+
+bench-demo: .venv/.server ## what is found in the demonstration's fleet, against its truth, on three seeds
+	$(PY) -I benchmarks/demo_accuracy.py --seeds 1 2 3
 
 wheel: .venv/.server ## build the wheel into dist/
 	rm -rf build dist

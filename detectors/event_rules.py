@@ -1,6 +1,6 @@
 """What events say without statistics: kernel log and NVML events in, findings out. The hard-event path runs this.
 
-Lines of one GPU and number within 5 s are one episode (METHODS of the field: a GPU that prints an Xid a thousand
+Lines of one GPU and number within 5 s are one episode (a GPU that prints an Xid a thousand
 times has had one fault). What an NVIDIA number means is data (``graynode.detectors.policy``); the other kinds are
 in the table ``_KINDS`` below. An Xid of an application (13, 31, 43, 45 …) is kept for the digest and tells nobody.
 """
@@ -138,7 +138,7 @@ def _attributes(event: Event) -> dict[str, Any]:
         return dict(raw)
     try:
         parsed = json.loads(raw or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return parsed if isinstance(parsed, dict) else {}
 

@@ -144,7 +144,7 @@ class Slow:
             "signal": signal,
             "value": _measured(view, signal, round_.window_s)[i],
             "unit": _UNITS[signal],
-            "baseline": remembered[f"{signal}.base"][i],
+            "baseline": _in_unit(signal, r.median[i] + remembered[f"{signal}.base"][i]),
             "peer_median": _in_unit(signal, r.median[i]),
             "peers": r.peers[i],
             "effect": effect,
@@ -169,7 +169,7 @@ class Slow:
 
 _UNITS: Final = {"clock": "MHz", "throttle": "share of time", "power_at_clock": "W/MHz"}
 _ACTIONS: Final = {
-    "slow_gpu": "Run `graynode probe` on it between jobs; if it confirms, take the node out and open a vendor case",
+    "slow_gpu": "Run a GEMM benchmark on it between jobs; if it confirms, take the node out and open a vendor case",
     "thermal": "Check fans, airflow and inlet of this node; then run a probe",
     "power_brake": "Check power supplies and power capping of this node and rack; then run a probe",
 }
@@ -239,7 +239,7 @@ def _level(view: View, i: int, effect: float, p: float, peers: int) -> Candidate
         "severity": "digest",
         "message": f"{view.gpu_name(i)}: over the whole of yesterday its clock under load "
         f"was {effect:.1%} below that of {peers} GPUs of its model",
-        "action": "Run `graynode probe` on it between jobs: it may always have been slow",
+        "action": "Run a GEMM benchmark on it between jobs: it may always have been slow",
         "evidence": {"test": "level"},
     }
 

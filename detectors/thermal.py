@@ -155,7 +155,7 @@ def _hot(view: View, i: int, signal: str, value: float, r: Residual, base: float
         "signal": signal,
         "value": value,
         "unit": "°C",
-        "baseline": base,
+        "baseline": value - r.excess[i] + base,
         "peer_median": value - r.excess[i],
         "peers": r.peers[i],
         "score": run.sum[i],

@@ -1,6 +1,6 @@
 """Shipped thresholds: data with source, version and hash, so that a finding can say by which rule it was told.
 
-They are what a site runs on before it has enough healthy node-days for its own (``graynode thresholds accept``).
+They are what a site runs on before it has enough healthy node-days for its own.
 """
 
 from __future__ import annotations

@@ -379,3 +379,12 @@ def test_times_are_the_callers() -> None:
     """``opened``, ``updated`` and ``resolved`` are the caller's now; ``since`` is the evidence's."""
     told = Incidents("test").add([finding(-86000)], T0)[0]
     assert (told["opened_ts"], told["updated_ts"], told["since"]) == (T0, T0, T0 - timedelta(seconds=86000))
+
+
+@pytest.mark.parametrize(("kind", "ended"), [("nvml_back", []), ("gpu_returned", [("resolved", 1)])])
+def test_a_hung_gpu_is_well_only_when_it_answers_itself(kind: str, ended: list[tuple[str, int]]) -> None:
+    """NVML answers again as soon as the hung GPU is left out: that ends the blindness, not the hang."""
+    incidents = Incidents("test", resolve_after_s=600)
+    incidents.add(from_events([event(0, "gpu_hung", source="nvml", pci_bus_id=PCI)]), at(0))
+    incidents.add(from_events([event(60, kind, source="nvml", pci_bus_id=PCI)]), at(60))
+    assert states(incidents.tick(at(86400))) == ended

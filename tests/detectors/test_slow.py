@@ -50,6 +50,7 @@ def test_five_percent_is_a_ticket_and_twelve_a_page(past: State) -> None:
     assert last["peers"] == 31
     assert last["since"] <= START + timedelta(minutes=3)
     assert last["value"] < 0.98 * last["peer_median"]
+    assert last["value"] == pytest.approx(0.95 * last["baseline"], rel=0.01)  # its own normal, in MHz
     assert json.loads(last["evidence"])["baseline_firm"] is True
 
 
@@ -68,7 +69,7 @@ def test_a_gpu_that_always_was_slower_is_not_a_change() -> None:
     told = found.filter(TOLD)
     assert set(told["signal"]) <= {"level"}
     assert told.filter(pl.col("signal") == "level")["severity"].to_list() == ["digest"]
-    assert "graynode probe" in told["action"][0]
+    assert "GEMM benchmark" in told["action"][0]
 
 
 def test_the_watched_are_stored_below_the_threshold_as_digest(past: State) -> None:
