@@ -79,8 +79,8 @@ class Ecc:
             said = (
                 "its first corrected memory error ever"
                 if is_first
-                else f"corrected memory errors in {hours} of the last {grown.exposure_h[i]:.0f} powered hours; "
-                f"before, in {int(grown.history[i])} of {past_h:.0f}"
+                else f"corrected memory errors in {hours} clock hours while watched under power for "
+                f"{grown.exposure_h[i]:.1f} h; before, in {int(grown.history[i])} of {past_h:.0f} h"
             )
             yield {
                 **view.identity(int(i)),

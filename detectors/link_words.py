@@ -142,7 +142,7 @@ def errors(view: View, i: int, grown: Growth, now: float, score: float, limit: f
         "threshold": limit,
         "p_value": grown.p[i],
         "since": moment(float(grown.since_s[i])),
-        "message": f"{_name(view, i)}: errors in {grown.count[i]:.0f} of the last {grown.exposure_h[i]:.0f} hours; "
-        f"before, in {grown.history[i]:.0f} of {past:.0f}",
+        "message": f"{_name(view, i)}: errors in {grown.count[i]:.0f} clock hours while watched for "
+        f"{grown.exposure_h[i]:.1f} h; before, in {grown.history[i]:.0f} of {past:.0f} h",
         "evidence": {"errors_this_window": now},
     }

@@ -165,9 +165,10 @@ def test_topics_are_made_once(kafka_address: str) -> None:
 
     bus = KafkaBus(KafkaSettings(bootstrap=kafka_address, connect_timeout_s=10))
     made = bus.create_topics(3, 1)
-    assert set(made) <= set(TOPICS)
+    found = {topic: len(bus.partitions(topic)) for topic in TOPICS}  # those of another test may have fewer
+    assert {found[topic] for topic in made} <= {3}
     assert bus.create_topics(5, 1) == []
-    assert {len(bus.partitions(topic)) for topic in TOPICS} == {3}
+    assert {topic: len(bus.partitions(topic)) for topic in TOPICS} == found
     with closing(KafkaAdminClient(bootstrap_servers=kafka_address)) as admin:
         said = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, EVENTS)])
     assert "LogAppendTime" in str(said)
