@@ -6,8 +6,11 @@ morning are made up for in a minute on one core.
 
 from __future__ import annotations
 
+import os
+import platform
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "kit"))
@@ -20,7 +23,10 @@ ROUNDS = 41
 
 
 def main(sizes: list[int]) -> None:
-    """Print a table: milliseconds of CPU a round, all threads counted."""
+    """Print a table: milliseconds of CPU a round, all threads counted. The cluster's noise has a fixed seed."""
+    libraries = ", ".join(f"{name} {version(name)}" for name in ("graynode", "polars", "numpy"))
+    print(f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}, {libraries}")
+    print(f"command: benchmarks/detection_rounds.py {' '.join(map(str, sizes))}")
     for nodes in sizes:
         rounds = list(Cluster(nodes=nodes, nodes_per_job=16).rounds(ROUNDS))
         total = 0.0
