@@ -10,6 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+# A machine that decides whether a change lands draws the same examples each time; a developer's draws new ones.
+settings.register_profile("ci", derandomize=True)
+if os.environ.get("CI") == "true":
+    settings.load_profile("ci")
 
 NOT_RUN: dict[str, str] = {}
 """Suites that this machine cannot run, and what to install; shown at the end in so many words."""
