@@ -48,11 +48,16 @@ class Demo:
         return not self.has_gpu and not self.history_done.exists()
 
 
-def prepare(data: Path, *, nodes: int, seed: int, faults: Path | None, now: datetime | None = None) -> Demo:
-    """Make the folder, or take it up; taken up, it keeps the fleet that it was made with."""
+def prepare(
+    data: Path, *, nodes: int, seed: int, faults: Path | None, now: datetime | None = None, driver: Path = _DRIVER
+) -> Demo:
+    """Make the folder, or take it up; taken up, it keeps the fleet that it was made with.
+
+    Where the kernel has ``driver``, NVIDIA's own file, this is a GPU node: it is collected, and nothing is simulated.
+    """
     data = data.resolve()
     (data / "logs").mkdir(parents=True, exist_ok=True)
-    has_gpu = _DRIVER.exists()
+    has_gpu = driver.exists()
     file, secret_file = data / "graynode.toml", data / "webhook.secret"
     if not (data / "history.done").exists() or not file.exists():
         _remove_half_written(data / "lake")
