@@ -238,7 +238,7 @@ def test_an_event_that_no_rule_can_bear_costs_itself_only(bus: SpoolBus, produce
         assert hard.step() == 3
         assert hard.step() == 0
     assert {f["signal"] for f in rows(bus, FINDINGS)} - {"xid_95"} == {"xid_79", "xid_48"}
-    assert {i["pci_bus_id"] for i in told(bus)} >= {PCI, "0000:1b:00.0"}
+    assert {e["pci_bus_id"] for i in told(bus) for e in i["evidence"]} >= {PCI, "0000:1b:00.0"}
     if said:  # a rule that takes it for no attributes at all is as good
         assert [(line["event"], line["kind"]) for line in said] == [
             ("an event cannot be judged and is passed over", "xid")
