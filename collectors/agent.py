@@ -22,6 +22,7 @@ import structlog
 from graynode.collectors.base import CADENCES_S, Collector, Machine, Rows, utc_now
 from graynode.collectors.batch import Batcher, Misfits
 from graynode.collectors.carrier import Carrier
+from graynode.collectors.context import JobContext
 from graynode.collectors.crew import Crew
 from graynode.collectors.health import Health
 from graynode.collectors.outbox import Outbox
@@ -76,6 +77,7 @@ class Agent:
         clock: Clock | None = None,
         health: Health | None = None,
         listeners: Sequence[Listener] = (),
+        context: JobContext | None = None,
     ) -> None:
         self._machine, self._epoch = machine, epoch
         self._settings, self._clock = settings or Settings(), clock or Clock()
@@ -84,6 +86,7 @@ class Agent:
         self._carrier = Carrier(self.batcher, self.outbox, self._settings.batch_s, self._clock.monotonic)
         self._crew = Crew(self._clock.monotonic)
         self._listeners = tuple(listeners)
+        self._context = context or JobContext()
         self.workers = [Worker(c, partial(self._deliver, c.name), self._clock.monotonic) for c in collectors]
         self._health = health or Health(self._clock.monotonic)
         self._health.workers = self.workers
@@ -126,6 +129,7 @@ class Agent:
     def _deliver(self, collector: str, rows: Rows, ts: datetime) -> None:
         for listener in self._listeners:
             listener(collector, rows)
+        self._context.stamp(rows)
         self._carrier.add(rows, ts)
 
     def _round(self, due: frozenset[int]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from graynode.collectors.agent import Agent, Clock, Settings
 from graynode.collectors.base import Machine
+from graynode.collectors.context import JobContext
 from graynode.collectors.epoch import StateUnusable, lock_state, next_epoch
 from graynode.collectors.health import Health
 from graynode.collectors.identity import NoIdentity, Roots, resolve
@@ -54,7 +55,8 @@ def _machine(config: Config, dry_run: bool, roots: Roots | None) -> Iterator[Mac
 def _agent(config: Config, machine: Machine, spool: Spool, epoch: int) -> Agent:
     clock = Clock()
     health = Health(clock.monotonic, machine.proc)
-    collectors = make_collectors(config, machine, health)
+    context = JobContext()
+    collectors = make_collectors(config, machine, health, context)
     agent = Agent(
         machine,
         collectors,
@@ -63,6 +65,7 @@ def _agent(config: Config, machine: Machine, spool: Spool, epoch: int) -> Agent:
         settings=Settings(config.agent.batch_s, config.agent.deadline_s),
         driver_load=driver_load(collectors),
         listeners=listeners(collectors),
+        context=context,
         clock=clock,
         health=health,
     )

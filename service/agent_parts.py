@@ -5,48 +5,64 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 
 from graynode.collectors import COLLECTORS, load
 from graynode.collectors.agent import Listener
 from graynode.collectors.base import Collector, Machine, NoSource, Rows
+from graynode.collectors.context import JobContext
 from graynode.collectors.health import Health, Probe
 from graynode.service.config import Config, ConfigError
 
 _log = structlog.get_logger()
 
-Make = Callable[[Any, Config, Machine, Health], Collector]
+
+class Given(NamedTuple):
+    """What a collector may want: the configuration, the machine, the agent's health and the node's jobs."""
+
+    config: Config
+    machine: Machine
+    health: Health
+    context: JobContext
 
 
-def _host(class_: Any, config: Config, machine: Machine, health: Health) -> Collector:
-    made: Collector = class_(machine, health)
+Make = Callable[[Any, Given], Collector]
+
+
+def _host(class_: Any, given: Given) -> Collector:
+    made: Collector = class_(given.machine, given.health)
     return made
 
 
-def _kernel_log(class_: Any, config: Config, machine: Machine, health: Health) -> Collector:
-    made: Collector = class_(machine, config.agent.kmsg, config.agent.kernel_log_format)
+def _kernel_log(class_: Any, given: Given) -> Collector:
+    made: Collector = class_(given.machine, given.config.agent.kmsg, given.config.agent.kernel_log_format)
     return made
 
 
-def _simulated(class_: Any, config: Config, machine: Machine, health: Health) -> Collector:
+def _simulated(class_: Any, given: Given) -> Collector:
     from graynode.collectors import faults
 
-    s = config.simulated
+    s = given.config.simulated
     try:
         if s.faults:
             faults.read(s.faults, datetime.now(UTC))  # the collector reads it with the first round: too late to say
         made: Collector = class_(
-            machine, nodes=s.nodes, gpus_per_node=s.gpus_per_node, seed=s.seed, faults_path=s.faults, start=s.start
+            given.machine,
+            nodes=s.nodes,
+            gpus_per_node=s.gpus_per_node,
+            seed=s.seed,
+            faults_path=s.faults,
+            start=s.start,
         )
     except ValueError as error:
         raise ConfigError(f"simulated: {error}") from error
     return made
 
 
-def _replay(class_: Any, config: Config, machine: Machine, health: Health) -> Collector:
-    made: Collector = class_(machine, config.replay.path, pace=config.replay.pace)
+def _replay(class_: Any, given: Given) -> Collector:
+    made: Collector = class_(given.machine, given.config.replay.path, pace=given.config.replay.pace)
     return made
 
 
@@ -59,7 +75,9 @@ _MAKE: Final[Mapping[str, Make]] = {
 """Collectors that want more than the machine; all others are made with it alone."""
 
 
-def make_collectors(config: Config, machine: Machine, health: Health) -> list[Collector]:
+def make_collectors(
+    config: Config, machine: Machine, health: Health, context: JobContext | None = None
+) -> list[Collector]:
     """The configured collectors in order. One without its source here is said and left out.
 
     ``ConfigError`` for a name that is not in the list.
@@ -68,12 +86,13 @@ def make_collectors(config: Config, machine: Machine, health: Health) -> list[Co
     unknown = [name for name in config.agent.collectors if name not in known]
     if unknown:
         raise ConfigError(f"agent.collectors = {list(config.agent.collectors)!r}: no {unknown[0]!r}; known: {known}")
+    given = Given(config, machine, health, context or JobContext())
     made: list[Collector] = []
     for name in dict.fromkeys(config.agent.collectors):
         try:
             class_ = load(name)
             make = _MAKE.get(name)
-            made.append(make(class_, config, machine, health) if make else class_(machine))
+            made.append(make(class_, given) if make else class_(machine))
         except NoSource as none:
             _log.info("no such source on this machine; left out", collector=name, reason=str(none))
     return made
