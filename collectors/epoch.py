@@ -6,10 +6,11 @@ go back, hence the careful writing; and one agent at a time may use a state fold
 
 from __future__ import annotations
 
-import fcntl
 import os
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
+
+from graynode.pipeline.lock_file import LockFile, Taken
 
 _EPOCH: Final = "agent_epoch"
 _LOCK: Final = "agent.lock"
@@ -19,28 +20,17 @@ class StateUnusable(Exception):
     """The agent's state folder cannot be used; the text says why and what to do."""
 
 
-def lock_state(state_dir: Path) -> IO[str]:
-    """Hold the folder for this process until the returned file is closed. ``StateUnusable`` if another has it."""
-    path = state_dir / _LOCK
+def lock_state(state_dir: Path) -> LockFile:
+    """Hold the folder for this process until what is returned is closed. ``StateUnusable`` if another has it."""
     try:
-        state_dir.mkdir(parents=True, exist_ok=True)
-        held = path.open("a+", encoding="ascii")
+        return LockFile(state_dir / _LOCK)
+    except Taken as taken:
+        raise StateUnusable(
+            f"{state_dir} is in use by another agent (process {taken.owner}); stop it, name another folder in "
+            "agent.state_dir, or look without touching anything: --dry-run"
+        ) from taken
     except OSError as error:
         raise StateUnusable(_unwritable(state_dir, error)) from error
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        held.seek(0)
-        owner = held.read().strip() or "unknown"
-        held.close()
-        raise StateUnusable(
-            f"{state_dir} is in use by another agent (process {owner}); stop it, name another folder in "
-            "agent.state_dir, or look without touching anything: --dry-run"
-        ) from error
-    held.truncate(0)
-    held.write(f"{os.getpid()}\n")
-    held.flush()
-    return held
 
 
 def next_epoch(state_dir: Path) -> int:

@@ -145,15 +145,19 @@ def headers_of(table: str, rows: int, raw: int, origin: Origin, sequence: int, s
     }
 
 
-def unpack(message: Message) -> bytes:
-    """The plain Arrow IPC stream of a message, limits checked first. ``Unreadable`` says what is wrong."""
-    headers = message.headers
-    version = headers.get("v", "")
+def check_version(version: str) -> None:
+    """``Unreadable`` where a message's contract version is none, or of a newer major than this one."""
     major = version.partition(".")[0]
     if not is_count(major):
         raise Unreadable(f"no contract version in headers: {version[:40]!r}")
     if int(major) > VERSION[0]:
-        raise Unreadable(f"contract version {version} is newer than {VERSION[0]}.{VERSION[1]}")
+        raise Unreadable(f"contract version {version[:40]} is newer than {VERSION[0]}.{VERSION[1]}")
+
+
+def unpack(message: Message) -> bytes:
+    """The plain Arrow IPC stream of a message, limits checked first. ``Unreadable`` says what is wrong."""
+    headers = message.headers
+    check_version(headers.get("v", ""))
     if headers.get("table") not in TABLES:
         raise Unreadable(f"unknown table {headers.get('table', '')[:40]!r}")
     raw, rows = _size(headers, "raw", MAX_RAW_BYTES), _size(headers, "rows", MAX_ROWS)

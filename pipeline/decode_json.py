@@ -10,9 +10,9 @@ from typing import Any, Final
 import msgspec
 import polars as pl
 
-from graynode.pipeline.codec import Message, Unreadable, is_count
+from graynode.pipeline.codec import Message, Unreadable, check_version
 from graynode.pipeline.lake_format import frame_schema
-from graynode.pipeline.schema import TABLES, VERSION, Field
+from graynode.pipeline.schema import TABLES, Field
 
 _MAX_BYTES: Final = 1 << 20
 _INTEGERS: Final = {"int32": 2**31, "int64": 2**63}
@@ -23,11 +23,7 @@ def decode_json(message: Message) -> tuple[str, pl.DataFrame]:
     name = message.headers.get("table", "")
     if name not in TABLES:
         raise Unreadable(f"unknown table {name[:40]!r}")
-    major = message.headers.get("v", "1").partition(".")[0]
-    if not is_count(major) or int(major) > VERSION[0]:
-        raise Unreadable(
-            f"contract version {message.headers.get('v', '')[:40]} is not {VERSION[0]}.{VERSION[1]} or older"
-        )
+    check_version(message.headers.get("v", "1"))
     if len(message.value) > _MAX_BYTES:
         raise Unreadable(f"{len(message.value)} bytes of JSON are more than {_MAX_BYTES}")
     try:

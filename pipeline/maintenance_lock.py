@@ -6,7 +6,6 @@ expiry in epoch seconds as an application's version, so that of two claims one f
 
 from __future__ import annotations
 
-import fcntl
 import os
 import socket
 import time
@@ -19,6 +18,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from graynode.pipeline.lake import Lake, LakeError
+from graynode.pipeline.lock_file import LockFile, Taken
 from graynode.pipeline.snapshot import FOLDER
 
 LEASE_S: Final = 1800
@@ -57,27 +57,16 @@ class FolderLock:
 
     def __init__(self, lake: Lake) -> None:
         self._file = Path(lake.path, FOLDER, "maintenance.lock")
-        self._held: int | None = None
+        self._held: LockFile | None = None
 
     def take(self) -> None:
         """Lock the file, and write who holds it."""
         try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            held = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._held = LockFile(self._file)
+        except Taken as taken:
+            raise AlreadyMaintained(f"{taken}: {_WAY_OUT}") from taken
         except OSError as error:
             raise LakeError(f"{self._file}: cannot be opened: {error.strerror}") from error
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            owner = os.read(held, 100).decode(errors="replace").strip() or "(unknown)"
-            os.close(held)
-            raise AlreadyMaintained(f"{self._file} is held by process {owner}: {_WAY_OUT}") from error
-        self._held = held
-        try:
-            os.ftruncate(held, 0)
-            os.write(held, str(os.getpid()).encode())
-        except OSError:
-            return  # a full disk must not keep maintenance from freeing it; the lock holds without a name
 
     def renew(self) -> None:
         """The kernel keeps it."""
@@ -85,7 +74,7 @@ class FolderLock:
     def release(self) -> None:
         """Close the file."""
         if self._held is not None:
-            os.close(self._held)
+            self._held.close()
             self._held = None
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-VERSION: Final = (1, 0)
+VERSION: Final = (1, 1)
 """Contract version (major, minor). A reader takes any older one; unknown columns of a newer minor are
 dropped and counted; a newer major goes to the dead letters."""
 
@@ -388,8 +388,30 @@ _LINK_FIELDS: Final = (
             ("out_of_sequence", "out of sequence packets", {}),
             ("packet_sequence_errors", "packet sequence error NAKs received", {}),
             ("roce_slow_restarts", "RoCE slow restarts", {}),
+            ("rx_pause_frames", "pause frames received, global and of all priorities: the far end cannot take more", {}),
+            ("tx_pause_frames", "pause frames sent, global and of all priorities: this host cannot take more", {}),
+            ("rx_pause_us", "time the far end kept this port from sending, summed over priorities", {"unit": "µs"}),
+            ("tx_pause_us", "time this port kept the far end from sending, summed over priorities", {"unit": "µs"}),
+            ("rx_port_discards", "packets dropped on arrival for lack of buffers in the port", {}),
+            ("tx_port_discards", "packets dropped in the port instead of being sent", {}),
+            ("rx_buffer_discards", "packets dropped because software had no receive buffer ready", {}),
+            ("fec_corrected_blocks", "FEC blocks with errors that were corrected", {}),
+            ("fec_uncorrected_blocks", "FEC blocks with errors beyond correction: packets were lost", {}),
+            ("fec_corrected_bits", "bits that FEC corrected", {"unit": "bits"}),
+            ("phy_downs", "times the physical link went down, by the adapter's own count", {}),
         )
     ),
+    *(
+        _count(f"{way}_pause_frames_prio{i}", f"PFC pause frames {said}, priority {i}", every_s=10, resets="host boot", window="last")
+        for way, said in (("rx", "received"), ("tx", "sent")) for i in range(8)
+    ),
+    _word("down_reason", "why the link is down, as the driver tells the kernel (ethtool link extended state)", every_s=10),
+    _text("fec_mode", "forward error correction in force: none, baser, rs or llrs", every_s=60),
+    _gauge("module_temp_c", "temperature of the plugged module", unit="°C", lo=-50, hi=150, every_s=60),
+    _gauge("module_voltage_v", "supply voltage of the plugged module", unit="V", lo=0, hi=10, every_s=60),
+    _gauge("module_rx_power_min_mw", "light received on the darkest lane; 0 is dark (dBm is 10·log10)", unit="mW", lo=0, hi=100, every_s=60),
+    _gauge("module_tx_power_min_mw", "light sent on the darkest lane; 0 is dark", unit="mW", lo=0, hi=100, every_s=60),
+    _gauge("module_bias_max_ma", "laser bias current of the lane with most; grows as a laser ages", unit="mA", lo=0, hi=600, every_s=60),
 )  # fmt: skip
 
 _HOST_FIELDS: Final = (
@@ -413,6 +435,14 @@ _HOST_FIELDS: Final = (
     _state("clock_synced", "1 when the kernel says that the clock is disciplined", lo=0, hi=1, every_s=10),
     _gauge_d("clock_offset_s", "the kernel's own estimate of its offset", unit="s", every_s=10),
     _gauge_d("clock_skew_s", "this clock minus the bus's clock, where a broker gives one", unit="s", every_s=10),
+    _gauge_i("services_failed", "watched services that should run and do not, by the look before", lo=0, every_s=60, window="last"),
+    _gauge_i("mounts_hung", "mounts that do not answer, by the look before", lo=0, every_s=60),
+    _gauge("fs_used_max_ratio", "fullest local file system, bytes or inodes, by the look before", lo=0, hi=1, every_s=60, window="last"),
+    _count("edac_corrected_errors", "corrected memory errors, sum of EDAC controllers", every_s=60, resets="host boot"),
+    _count("edac_uncorrected_errors", "uncorrected memory errors, sum of EDAC controllers", every_s=60, resets="host boot"),
+    _count("nvme_media_errors", "unrecovered data errors, sum of NVMe disks", every_s=60, resets="never: a disk's lifetime, but a disk can be swapped"),
+    _gauge_i("nvme_temp_max_c", "warmest NVMe disk", unit="°C", lo=-50, hi=200, every_s=60),
+    _gauge_i("nvme_used_max_percent", "rated life used, most worn NVMe disk; may pass 100", unit="%", lo=0, hi=255, every_s=60, window="last"),
     _text("agent_version", "graynode version", every_s=60),
     _gauge("agent_cpu_percent", "CPU time of the agent and its children, of one core", unit="%", lo=0, every_s=10),
     _gauge_big("agent_rss_bytes", "resident memory of the agent and its children", unit="bytes", lo=0, every_s=10),
@@ -522,15 +552,23 @@ _OTHER: Final = (
     _table("job_log", "one telling line of a job's output; opt-in, redacted", SAMPLES, ("cluster", "node_id", "job_id"), *_WHO,
         _text("job_id", "job"), Field("rank", "int32", "text", "rank"), _text("kind", "traceback, cuda, nccl, oom, nan, signal"), _text("line", "at most 1 kB"), retention_d=90),
     _table("inventory", "one change of what there is", SAMPLES, ("cluster", "node_id", "kind", "entity"), *_WHO,
-        _text("kind", "node, gpu, port"), _text("entity", "gpu uuid, link name or node id"), _text("model", "product name"),
+        _text("kind", "node, gpu, port, or node_name: a name that others call this machine by"),
+        _text("entity", "gpu uuid, link name, node id; of node_name the naming system: slurm or kubernetes (the host name is column node of kind node, no row of its own)"), _text("model", "product name"),
         _text("serial", "serial number"), _text("slot", "slot or PCI address"), _text("vbios_version", "VBIOS or firmware"),
         _text("driver_version", "driver"), _text("mig_profile", "MIG profile"), _text("domain", "NVLink domain: cluster uuid and clique"),
         Field("expected", "int32", "text", "how many of this kind the node should have"),
-        _text("attributes", "JSON object of further facts: supported fields, names in the schedulers"),
-        _time("valid_until", "end of validity, null while it holds")),
+        _text("attributes", "JSON object of further facts: supported fields; of node_name {\"name\": NodeName or node name, \"uid\": Kubernetes node uid where there is one}"),
+        _time("valid_until", "end of validity where the source knows it (set to ts: the name is gone); null else, for the next row of the same entity or the same name on another machine ends it (views inventory_history and machine_names)")),
     _table("quality", "one change of one field's state on one GPU, link or node", SAMPLES, ("cluster", "node_id", "table_name", "entity", "field"), *_WHO,
         _text("table_name", "table of the field"), _text("entity", "gpu uuid, link or node id"), _text("field", "field, or * for all of them"),
         _word("state", f"one of {', '.join(QUALITY_STATES)}"), _text("reason", "why, in the source's words")),
+    _table("service", "one change of the state of one service, mount, file system, disk, memory controller or BMC; the state in force is told again every hour", SAMPLES, ("cluster", "node_id", "kind", "name"), *_WHO,
+        _text("kind", "unit, mount, disk, nvme, memory or bmc"), _text("name", "unit name, mount point, device, controller"),
+        _word("state", "unit: active, starting, restarting, failed, down, off, masked, absent, not_needed; mount: ok, hung, read_only, gone; disk: ok, full, gone; nvme: ok, warning, dead, gone; memory: ok, corrected, uncorrected, gone; bmc: ok"),
+        Field("bad", "bool", "state", "true while the state is a fault here"), _time("since", "since when, by the source where it tells"),
+        Field("restarts", "int64", "text", "unit: automatic restarts by systemd since it was last started by hand"),
+        Field("value", "float64", "gauge", "disk: used ratio; memory: uncorrected errors; nvme: percent of rated life used"), _text("unit", "unit of value"),
+        _text("reason", "why, in the source's words"), _text("attributes", "JSON object of further facts of the source")),
     _table("finding", "one detector's statement about one entity in one window", FINDINGS, ("finding_id",), *_WHO,
         _text("finding_id", "UUIDv5 of cluster, entity, detector, version and window"), _text("detector", "detector"),
         Field("version", "int32", "text", "detector version"), *_SUBJECT, _text("signal", "what was measured"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Final
 
 from graynode.pipeline import spool_files
 from graynode.pipeline.bus import BusUnavailable, OffsetGone, OnAssigned, Partition, Received
+from graynode.pipeline.lock_file import LockFile, Taken
 from graynode.pipeline.spool_reader import TopicReader
 
 _FIRST_NAP_S: Final = 0.005
@@ -39,7 +39,7 @@ class SpoolConsumer:
         self._readers = {
             Partition(t, 0): TopicReader(root, spool_files.checked_name(t, "topic"), group) for t in topics
         }
-        self._locks: dict[Partition, int] = {}
+        self._locks: dict[Partition, LockFile] = {}
         self._turn = 0
         self._closed = False
         with self._our_errors("used"):
@@ -86,7 +86,7 @@ class SpoolConsumer:
         for reader in self._readers.values():
             reader.close()
         while self._locks:
-            os.close(self._locks.popitem()[1])
+            self._locks.popitem()[1].close()
 
     @contextlib.contextmanager
     def _our_errors(self, what: str) -> Iterator[None]:
@@ -121,9 +121,8 @@ class SpoolConsumer:
             return
         new = set()
         for partition in self._readers.keys() - self._locks.keys():
-            lock = spool_files.try_lock(self._file(partition).with_name(f"{self._group}.lock"))
-            if lock is not None:
-                self._locks[partition] = lock
+            with contextlib.suppress(Taken):
+                self._locks[partition] = LockFile(self._file(partition).with_name(f"{self._group}.lock"))
                 new.add(partition)
         if new:
             self._begin(new)

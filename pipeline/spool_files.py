@@ -8,7 +8,6 @@ that reads; ``DIR/<topic>/writer.lock`` is held by the one writer and names its 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import re
 import zlib
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from graynode.pipeline.bus import BusRefused, BusUnavailable
+from graynode.pipeline.lock_file import LockFile, Taken
 
 SUFFIX: Final = ".seg"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
@@ -124,31 +124,13 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def try_lock(path: Path) -> int | None:
-    """The descriptor that holds the lock, or ``None`` if another has it. The kernel frees it at any death."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        return None
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
-
-
-def lock_writer(root: Path, topic: str) -> int:
+def lock_writer(root: Path, topic: str) -> LockFile:
     """Become the topic's one writer. ``BusUnavailable`` names the process that is it already."""
     path = root / topic / "writer.lock"
-    fd = try_lock(path)
-    if fd is None:
-        owner = path.read_text(encoding="ascii", errors="replace").strip() or "unknown"
+    try:
+        return LockFile(path)
+    except Taken as taken:
         raise BusUnavailable(
-            f"{path}: process {owner} writes this topic already; one writer a topic: stop that one,"
+            f"{path}: process {taken.owner} writes this topic already; one writer a topic: stop that one,"
             " or let this one use another spool directory"
-        )
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, b"%d\n" % os.getpid(), 0)
-    return fd
+        ) from taken

@@ -62,9 +62,8 @@ class TopicWriter:
         """Let go of the segment and of the topic."""
         if self._fd >= 0:
             os.close(self._fd)
-        if self._lock >= 0:
-            os.close(self._lock)
-        self._fd = self._lock = -1
+        self._lock.close()
+        self._fd = -1
 
     def roll(self) -> None:
         """Close the growing segment, so that it can be removed when the bound asks for it."""

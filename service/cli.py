@@ -42,6 +42,9 @@ class SqlFormat(StrEnum):
 class ImportFormat(StrEnum):
     """Formats that can be imported."""
 
+    nvidia_smi = "nvidia-smi"
+    parquet = "parquet"
+    csv = "csv"
     longhorn_sgemm = "longhorn-sgemm"
     infinitehbd = "infinitehbd"
 
@@ -146,13 +149,18 @@ def simulate(
 
 @app.command("import")
 def import_(
-    path: Annotated[Path, typer.Argument(help="File to import.")],
-    format_: Annotated[ImportFormat, typer.Option("--format", help="What the file is.")],
+    format_: Annotated[ImportFormat, typer.Option("--format", help="What the data is.")],
+    paths: Annotated[list[Path] | None, typer.Argument(help="Files to import.")] = None,
     config: ConfigPath = None,
     lake: Annotated[str | None, typer.Option(help="Lake to import into, instead of the configured one.")] = None,
+    map_: Annotated[Path | None, typer.Option("--map", help="Map of a parquet or csv file (docs/import.md).")] = None,
+    node: Annotated[str, typer.Option(help="Host that an nvidia-smi file comes from, where it does not say.")] = "",
+    zone: Annotated[str, typer.Option(help="Time zone of an nvidia-smi file: its times name none.")] = "UTC",
+    at: Annotated[str | None, typer.Option(help="Time of a file that has none, ISO 8601; default its mtime.")] = None,
 ) -> None:
     """Bring data that is there already into the lake; twice is as good as once."""
-    _call("importing", _load(config, lake__path=lake), format_.value, path)
+    loaded = _load(config, lake__path=lake)
+    _call("importing", loaded, format_.value, paths or [], map_path=map_, node=node, zone=zone, at=at)
 
 
 @app.command()

@@ -7,29 +7,29 @@ the bus, and the pipeline lands them.
 
 from __future__ import annotations
 
-import fcntl
 import functools
 import json
-import os
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import polars as pl
 import prometheus_client
 import structlog
 
+from graynode.collectors.base import utc_now
 from graynode.detectors import make
 from graynode.detectors.incidents import Incidents
 from graynode.pipeline.bus import Bus, BusRefused, BusUnavailable
 from graynode.pipeline.codec import Message, Origin, encode
 from graynode.pipeline.lake import Lake, LakeError, LakeTooNew
+from graynode.pipeline.lock_file import LockFile, Taken
 from graynode.pipeline.schema import FINDINGS, INCIDENTS, SAMPLES
 from graynode.service import hard_events, incident_bus
 from graynode.service.config import Config, ConfigError
@@ -53,20 +53,12 @@ FOUND = prometheus_client.Counter("graynode_detect_findings_total", "Findings st
 LAG = prometheus_client.Gauge("graynode_detect_lag_seconds", "From the end of the last scored window to now")
 
 
-def utc_now() -> datetime:
-    """This machine's clock."""
-    return datetime.now(UTC)
-
-
 def run(config: Config, stop: threading.Event) -> int:
     """Detect until ``stop``. ``ConfigError`` where another detect of this cluster runs or a detector is unknown."""
     with ExitStack() as held:
         held.enter_context(only_one(config))
         bus, lake = make_bus(config), make_lake(config)
-        try:
-            serve_metrics(config.detect.metrics_listen)
-        except OSError as error:
-            raise ConfigError(f"detect.metrics_listen = {config.detect.metrics_listen!r}: {error.strerror}") from error
+        serve_metrics("detect", config.detect.metrics_listen)
         try:
             detect = Detect(config, bus, lake)
             held.callback(detect.close)
@@ -76,27 +68,17 @@ def run(config: Config, stop: threading.Event) -> int:
             return 1
 
 
-def only_one(config: Config) -> IO[str]:
+def only_one(config: Config) -> LockFile:
     """The lock of the one active ``detect`` of a cluster; the kernel frees it at any death."""
     folder = Path(config.lake.path) if "://" not in config.lake.path else Path(tempfile.gettempdir())
-    folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"detect-{config.cluster}.lock"
-    file = path.open("a+", encoding="ascii")
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.seek(0)
-        holder = file.read().strip() or "unknown"
-        file.close()
+        return LockFile(path)
+    except Taken as taken:
         raise ConfigError(
-            f"another graynode detect of cluster {config.cluster!r} is running (process {holder}, {path}); "
+            f"another graynode detect of cluster {config.cluster!r} is running (process {taken.owner}, {path}); "
             "stop it first, or give this one another cluster"
-        ) from None
-    file.seek(0)
-    file.truncate()
-    file.write(f"{os.getpid()}\n")
-    file.flush()
-    return file
+        ) from taken
 
 
 @dataclass(slots=True)

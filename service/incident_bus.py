@@ -10,16 +10,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Final, Protocol
 
 import msgspec
 
+from graynode.collectors.base import utc_now
 from graynode.pipeline.bus import Bus, Consumer, Partition, Producer
-from graynode.pipeline.codec import Message, Origin, Unreadable, encode, headers_of, is_count
-from graynode.pipeline.schema import ACTIONS, FINDINGS, INCIDENTS, TABLES, VERSION, Field
+from graynode.pipeline.codec import Message, Origin, Unreadable, check_version, encode, headers_of
+from graynode.pipeline.schema import ACTIONS, FINDINGS, INCIDENTS, TABLES, Field
 
 _ARRAYS: Final = ("evidence", "finding_ids")
 _INTEGERS: Final = {"int32": 2**31, "int64": 2**63}
@@ -27,11 +28,6 @@ _NO_MACHINE: Final = "-"
 """``node_id`` in headers and key of what is about no single machine."""
 _QUIET_S: Final = 3.0
 _ASSIGN_S: Final = 60.0
-
-
-def utc_now() -> datetime:
-    """This machine's clock."""
-    return datetime.now(UTC)
 
 
 class Restored(Protocol):
@@ -62,9 +58,7 @@ def to_message(revision: Mapping[str, Any], epoch: int, sequence: int, sent: dat
 
 def from_message(message: Message) -> dict[str, Any]:
     """The revision in a message. ``Unreadable`` says what is wrong; a newer major version is not read."""
-    major = message.headers.get("v", "").partition(".")[0]
-    if not is_count(major) or int(major) > VERSION[0]:
-        raise Unreadable(f"contract version {message.headers.get('v', '')[:40]!r} is not {VERSION[0]}.x")
+    check_version(message.headers.get("v", ""))
     try:
         told = msgspec.json.decode(message.value)
     except (msgspec.DecodeError, RecursionError) as error:

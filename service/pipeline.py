@@ -37,12 +37,7 @@ _IDLE_SAID_S: Final = 10.0
 
 def run(config: Config, stop: threading.Event) -> int:
     """Carry until ``stop`` is set, then write what is ready. 0 if it ended as told, 1 with the reason logged."""
-    try:
-        serve_metrics(config.pipeline.metrics_listen)
-    except OSError as error:
-        listen = config.pipeline.metrics_listen
-        _log.error("pipeline.metrics_listen cannot be used", value=listen, reason=error.strerror)
-        return 1
+    serve_metrics("pipeline", config.pipeline.metrics_listen)
     lake = make_lake(config)
     with ExitStack() as stack:
         try:

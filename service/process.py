@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import signal
 import sys
@@ -10,6 +9,8 @@ import threading
 from typing import Any, Final
 
 import structlog
+
+from graynode.service.config import ConfigError
 
 _LAST_PORT: Final = 65_535
 
@@ -47,13 +48,19 @@ def set_up_logs(role: str, *, verbose: bool = False) -> None:
     structlog.contextvars.bind_contextvars(role=role)
 
 
-def serve_metrics(listen: str) -> None:
-    """Serve ``/metrics`` on ``host:port``; empty means none. ``OSError`` if the port is taken or is none."""
+def serve_metrics(role: str, listen: str) -> None:
+    """Serve ``/metrics`` on ``host:port``; empty means none. ``ConfigError`` if the port is taken or is none."""
     if not listen:
         return
     import prometheus_client
 
     host, _, port = listen.rpartition(":")
-    if not port.isdecimal() or int(port) > _LAST_PORT:
-        raise OSError(errno.EINVAL, "not host:port; choose another, or '' for none")
-    prometheus_client.start_http_server(int(port), addr=host or "127.0.0.1")
+    wrong = "not host:port"
+    if port.isdecimal() and int(port) <= _LAST_PORT:
+        try:
+            prometheus_client.start_http_server(int(port), addr=host or "127.0.0.1")
+        except OSError as error:
+            wrong = error.strerror or str(error)
+        else:
+            return
+    raise ConfigError(f"{role}.metrics_listen = {listen!r}: {wrong}; choose another, or '' for none")

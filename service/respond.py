@@ -22,6 +22,7 @@ from typing import Any, Final
 import prometheus_client
 import structlog
 
+from graynode.collectors.base import utc_now
 from graynode.pipeline.bus import Bus, BusRefused, BusUnavailable, Consumer, OffsetGone, Partition, Received
 from graynode.pipeline.codec import Unreadable
 from graynode.pipeline.schema import INCIDENTS, SEVERITIES, stable_id
@@ -29,7 +30,7 @@ from graynode.responders.base import Outcome, Responder
 from graynode.responders.webhook import UnsafeUrl, Webhook
 from graynode.service.config import Config, ConfigError
 from graynode.service.config import Webhook as WebhookSection
-from graynode.service.incident_bus import Publisher, from_message, utc_now
+from graynode.service.incident_bus import Publisher, from_message
 from graynode.service.process import serve_metrics
 from graynode.service.wiring import make_bus
 
@@ -155,11 +156,7 @@ class Delivery:
 def run(config: Config, stop: threading.Event) -> int:
     """Tell incidents until ``stop``. ``ConfigError`` where a receiver is configured wrongly."""
     receivers = {label: make_webhook(label, section) for label, section in config.respond.webhooks.items()}
-    try:
-        serve_metrics(config.respond.metrics_listen)
-    except OSError as error:
-        listen = config.respond.metrics_listen
-        raise ConfigError(f"respond.metrics_listen = {listen!r}: {error.strerror or error}") from error
+    serve_metrics("respond", config.respond.metrics_listen)
     if not receivers:
         structlog.get_logger().warning("no receiver is configured: nobody is told", key="respond.webhooks")
         stop.wait()

@@ -6,8 +6,6 @@ has come through the signed webhook, so the whole way has been gone.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import queue
 import threading
 import time
@@ -22,6 +20,7 @@ from rich.console import Console
 
 from graynode.dashboards.explain import plain
 from graynode.pipeline.lake import Lake, LakeError
+from graynode.pipeline.lock_file import LockFile, Taken
 from graynode.pipeline.queries import Queries
 from graynode.service.config import ConfigError
 from graynode.service.process import stop_on_signals
@@ -82,22 +81,14 @@ def run(data: Path, *, nodes: int, days: int, seed: int, faults: Path | None, on
 def only_one(data: Path) -> Iterator[None]:
     """Hold the folder: two would write one lake."""
     try:
-        data.mkdir(parents=True, exist_ok=True)
-        file = (data / "up.lock").open("a+")
+        held = LockFile(data / "up.lock")
+    except Taken as taken:
+        raise ConfigError(
+            f"--data {data}: in use by another graynode up (process {taken.owner}); stop it, or name another folder"
+        ) from taken
     except OSError as error:
         raise ConfigError(f"--data {data}: cannot be written: {error.strerror}; name another folder") from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            raise ConfigError(
-                f"--data {data}: in use by another graynode up (process {file.read().strip()}); stop it, or name "
-                "another folder"
-            ) from None
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+    with held:
         yield
 
 

@@ -19,12 +19,12 @@ RAW_FIELDS = [(TABLES[name], f) for name in RAW for f in TABLES[name].fields]
 NAME_ENDS = {
     "MHz": "_mhz", "W": "_w", "°C": "_c", "%": "_percent", "bytes": "_bytes", "bytes/s": "_bytes_per_s",
     "KB/s": "_kb_per_s", "MB/s": "_mb_per_s", "mJ": "_mj", "ns": "_ns", "ms": "_ms", "s": "_s", "Gb/s": "_gbps",
-    "ticks": "_ticks",
+    "ticks": "_ticks", "µs": "_us", "V": "_v", "mW": "_mw", "mA": "_ma",
 }  # fmt: skip
 
 ANNOUNCED = {
     "gpu", "link", "host", "event", "probe", "step", "job", "job_log", "inventory", "quality", "finding", "incident",
-    "action", "label", "repair", "node_state", "round", "state", "baseline", "threshold", "node_day", "price",
+    "action", "label", "repair", "node_state", "service", "round", "state", "baseline", "threshold", "node_day", "price",
     "fleet_1h", *(f"{raw}_{window}" for raw in RAW for window in ("30s", "1h")),
 }  # fmt: skip
 

@@ -26,7 +26,7 @@ from graynode.pipeline.codec import Message
 from graynode.pipeline.lake import Lake
 from graynode.pipeline.lake_format import VERSION_KEY
 from graynode.pipeline.queries import Queries
-from graynode.pipeline.schema import EVENTS, INCIDENTS, SAMPLES
+from graynode.pipeline.schema import EVENTS, INCIDENTS, SAMPLES, VERSION
 from graynode.pipeline.spool import SpoolBus
 
 ROLES = ("agent", "pipeline", "detect", "respond")
@@ -405,7 +405,7 @@ def test_a_lake_of_a_newer_version(tmp_path: Path, words: tuple[str, ...], code:
     fixture = Path(__file__).parents[1] / "fixtures/longhorn/sgemm-longhorn.csv.gz"
     found, said = call(Roles(tmp_path, {}), *(w.format(fixture=fixture) for w in words))
     assert found == code, said
-    assert "was written by contract version 9.0, this graynode speaks 1.0; update graynode" in said
+    assert f"was written by contract version 9.0, this graynode speaks {VERSION[0]}.{VERSION[1]}; update" in said
 
 
 # --- two of a kind ----------------------------------------------------------------------------------------

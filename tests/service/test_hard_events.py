@@ -21,7 +21,7 @@ from graynode.collectors.kernel_log import KernelLog
 from graynode.detectors.incidents import Incidents
 from graynode.pipeline.bus import BusUnavailable
 from graynode.pipeline.codec import Message, Origin, decode, encode
-from graynode.pipeline.schema import ACTIONS, EVENTS, FINDINGS, INCIDENTS
+from graynode.pipeline.schema import ACTIONS, EVENTS, FINDINGS, INCIDENTS, VERSION
 from graynode.pipeline.spool import SpoolBus
 from graynode.responders.webhook import Webhook
 from graynode.service import incident_bus
@@ -282,7 +282,7 @@ def test_the_message_is_incident_v1(bus: SpoolBus, producer: Any) -> None:
     value = json.loads(message.value)
     assert message.key == "test/n1"
     assert {k: message.headers[k] for k in ("v", "table", "encoding", "rows", "cluster", "node_id", "epoch")} == {
-        "v": "1.0", "table": "incident", "encoding": "json", "rows": "1", "cluster": "test", "node_id": "n1",
+        "v": f"{VERSION[0]}.{VERSION[1]}", "table": "incident", "encoding": "json", "rows": "1", "cluster": "test", "node_id": "n1",
         "epoch": "7",
     }  # fmt: skip
     assert int(message.headers["raw"]) == len(message.value)

@@ -30,7 +30,7 @@ typedef struct entry {
     double base, rate;
     uint64_t whole;   /* exact integer base */
     int error;        /* NVML return code, 0 = answers */
-    int hang, slow_ms;
+    int hang, slow_ms, stepped;
     char type;        /* field value type: d u l L s i */
 } entry;
 
@@ -78,6 +78,7 @@ static void parse_value(entry *e, char *text) {
     if (text[0] == '!') { e->error = atoi(text + 1); return; }
     if (!strcmp(text, "hang")) { e->hang = 1; return; }
     e->type = 'L';
+    if (text[0] == '@') { e->stepped = 1; return; }
     if (text[0] && strchr("duLlsi", text[0]) && (text[1] == '-' || (text[1] >= '0' && text[1] <= '9')))
         e->type = *text++;
     char *end;
@@ -170,9 +171,26 @@ static int settle(entry *e) { /* what an entry does before it answers */
     return e->error;
 }
 
-static double real(entry *e) { return e->rate ? e->base + e->rate * since() : e->base; }
+/* "@0:1,5:0,7.5:1": 1 from `since` on, 0 from five seconds later, 1 again after 7.5 */
+static double step(entry *e) {
+    double now = since(), value = 0;
+    const char *t = e->text + 1;
+    while (*t) {
+        char *end;
+        double at = strtod(t, &end);
+        if (*end != ':') break;
+        double then = strtod(end + 1, &end);
+        if (at <= now) value = then;
+        t = *end == ',' ? end + 1 : end;
+    }
+    return value;
+}
 
-static uint64_t whole(entry *e) { return e->rate ? (uint64_t)(e->base + e->rate * since()) : e->whole; }
+static double real(entry *e) { return e->stepped ? step(e) : e->rate ? e->base + e->rate * since() : e->base; }
+
+static uint64_t whole(entry *e) {
+    return e->stepped ? (uint64_t)step(e) : e->rate ? (uint64_t)(e->base + e->rate * since()) : e->whole;
+}
 
 /* ------------------------------------------------------------------ devices */
 
@@ -206,6 +224,12 @@ static int at(device *d, const char *key, entry **out) {
     if (!d) return INVALID;
     if (d->mig >= 0) { snprintf(full, KEY, "mig.%d.%s", d->mig, key); key = full; }
     int code = stale(d) ? LOST : trouble(d->gpu, key);
+    if (!code && d->mig >= 0) { /* a handle of an instance that was destroyed */
+        char made[KEY];
+        snprintf(made, KEY, "mig.%d.gi", d->mig);
+        if (!look(d->gpu, made)) code = NOT_FOUND;
+    }
+    if (code == NOT_FOUND) { note(key, d->gpu, code); return code; }
     if (!code) { *out = look(d->gpu, key); code = settle(*out); }
     note(key, d->gpu, code);
     return code;
@@ -485,7 +509,37 @@ int nvmlDeviceGetNvLinkState(device *d, unsigned link, unsigned *out) {
 int nvmlDeviceGetNvLinkErrorCounter(device *d, unsigned link, unsigned which, unsigned long long *out) {
     char key[KEY];
     if (link >= (unsigned)(d ? flagged(d->gpu, "links") : 0)) return INVALID;
+    if (look(d->gpu, name_of(key, "link_errors.%u.%u", which, link))) return get_u64(d, key, out);
     return get_u64(d, name_of(key, "link_errors.%u", which), out);
+}
+
+/* A key with the link's number, else the one for all links. */
+static int of_link(device *d, const char *what, unsigned link, char *key) {
+    if (!d || link >= (unsigned)flagged(d->gpu, "links")) return INVALID;
+    if (!look(d->gpu, name_of(key, "%s.%u", what, link))) name_of(key, "%s", what);
+    return OK;
+}
+
+int nvmlDeviceGetNvLinkVersion(device *d, unsigned link, unsigned *out) {
+    char key[KEY];
+    int code = of_link(d, "link_version", link, key);
+    return code ? code : get_uint(d, key, out);
+}
+
+int nvmlDeviceGetNvLinkRemoteDeviceType(device *d, unsigned link, unsigned *out) {
+    char key[KEY];
+    int code = of_link(d, "link_remote", link, key);
+    return code ? code : get_uint(d, key, out);
+}
+
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(device *d, unsigned link, pci *out) {
+    char key[KEY], text[TEXT];
+    int code = of_link(d, "link_remote_bus", link, key);
+    if (!code) code = get_text(d, key, text, TEXT);
+    if (code) return code;
+    memset(out, 0, sizeof *out);
+    sscanf(text, "%x:%x:%x", &out->domain, &out->bus, &out->dev);
+    return OK;
 }
 
 typedef struct { unsigned char cluster[16]; int status; unsigned clique, state; } fabric_v1;
@@ -512,14 +566,47 @@ int nvmlDeviceGetGpuFabricInfoV(device *d, fabric_v2 *out) {
     return OK;
 }
 
+typedef struct { unsigned version; unsigned char guid[16]; char serial[16]; unsigned char slot, tray, host, peer, module; } platform_v2;
+
+int nvmlDeviceGetPlatformInfo(device *d, platform_v2 *out) {
+    static const char *parts[] = { "platform.slot", "platform.tray", "platform.host", "platform.peer", "platform.module" };
+    unsigned char *into[] = { &out->slot, &out->tray, &out->host, &out->peer, &out->module };
+    char serial[TEXT];
+    unsigned value;
+    if (out->version >> 24 != 2) return 25;
+    int code = get_text(d, "platform.serial", serial, TEXT);
+    if (code) return code;
+    memset(out->guid, 0, 16);
+    memset(out->serial, 0, 16);
+    memcpy(out->serial, serial, strlen(serial) < 16 ? strlen(serial) : 16);
+    for (int i = 0; i < 5; i++) *into[i] = get_uint(d, parts[i], &value) ? 0 : (unsigned char)value;
+    return OK;
+}
+
 typedef struct { unsigned pid; unsigned long long used; unsigned gi, ci; } process;
 
+/* `pids` lists them ("4321,4322"); `processes` says only how many there are. */
+static int running_of(device *d, unsigned *pids, unsigned most, unsigned *count) {
+    char text[TEXT], *t = text;
+    char key[KEY];
+    name_of(key, d && d->mig >= 0 ? "mig.%d.pids" : "pids", d ? d->mig : 0);
+    if (!d || !look(d->gpu, key)) {
+        int code = get_uint(d, "processes", count);
+        for (unsigned i = 0; !code && i < *count && i < most; i++) pids[i] = 1000 + i;
+        return code;
+    }
+    int code = get_text(d, "pids", text, TEXT);
+    for (*count = 0; !code && *t >= '0' && *t <= '9' && *count < most; t += *t == ',') pids[(*count)++] = (unsigned)strtoul(t, &t, 10);
+    return code;
+}
+
 int nvmlDeviceGetComputeRunningProcesses_v3(device *d, unsigned *count, process *out) {
-    unsigned running = 0;
-    int code = get_uint(d, "processes", &running);
+    unsigned running = 0, pids[64];
+    int code = running_of(d, pids, 64, &running);
     if (code) return code;
     if (*count < running) { *count = running; return INSUFFICIENT_SIZE; }
-    for (unsigned i = 0; out && i < running; i++) out[i] = (process){1000 + i, 1ull << 30, 0xffffffffu, 0xffffffffu};
+    for (unsigned i = 0; out && i < running; i++)
+        out[i] = (process){i < 64 ? pids[i] : 1000 + i, 1ull << 30, 0xffffffffu, 0xffffffffu};
     *count = running;
     return OK;
 }
@@ -579,6 +666,12 @@ int nvmlDeviceGetFieldValues(device *d, int count, field_value *all) {
         field_value *f = &all[i];
         entry *e = look(d->gpu, name_of(key, "fi.%u.%u", f->id, f->scope));
         if (!e && !(e = look(d->gpu, name_of(key, "fi.%u", f->id)))) e = NULL;
+        if (!e && f->id == 165 && !look(d->gpu, "no_link_fields")) { /* the state of a link, under the other call's key */
+            f->code = f->scope >= (unsigned)flagged(d->gpu, "links") ? INVALID : OK;
+            if (f->code) { note(key, d->gpu, (int)f->code); continue; }
+            e = look(d->gpu, name_of(key, "link.%u", f->scope));
+            if (e && e->type == 'L') e->type = 'u';
+        }
         f->code = (unsigned)(stale(d) ? LOST : trouble(d->gpu, key));
         if (!f->code) f->code = (unsigned)settle(e);
         note(key, d->gpu, (int)f->code);
