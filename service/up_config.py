@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import secrets
 import socket
+import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+from graynode.collectors.identity import NoIdentity, Roots, resolve
 from graynode.service.config import Config, load
 
 CLUSTER: Final = "demo"
@@ -49,11 +51,19 @@ class Demo:
 
 
 def prepare(
-    data: Path, *, nodes: int, seed: int, faults: Path | None, now: datetime | None = None, driver: Path = _DRIVER
+    data: Path,
+    *,
+    nodes: int,
+    seed: int,
+    faults: Path | None,
+    now: datetime | None = None,
+    driver: Path = _DRIVER,
+    roots: Roots | None = None,
 ) -> Demo:
     """Make the folder, or take it up; taken up, it keeps the fleet that it was made with.
 
     Where the kernel has ``driver``, NVIDIA's own file, this is a GPU node: it is collected, and nothing is simulated.
+    A machine that nothing identifies (a container without machine-id) gets an id of this folder's own.
     """
     data = data.resolve()
     (data / "logs").mkdir(parents=True, exist_ok=True)
@@ -64,7 +74,8 @@ def prepare(
         start = (now or datetime.now(UTC)).replace(microsecond=0)
         secret_file.touch(mode=0o600)
         secret_file.write_text("whsec_" + base64.b64encode(secrets.token_bytes(32)).decode() + "\n")
-        file.write_text(_toml(data, has_gpu, nodes, seed, faults, start, _free_port()))
+        text = _toml(data, has_gpu, nodes, seed, faults, start, _free_port())
+        file.write_text(text.replace("[agent]\n", f"[agent]\n{_own_id(data, roots)}"))
     config = load(file, env={})
     port = int(config.respond.webhooks["screen"].url.rsplit(":", 1)[1].split("/")[0])
     return Demo(data, file, config, secret_file.read_text().strip(), port, has_gpu)
@@ -112,6 +123,14 @@ nodes = {nodes}
 seed = {seed}
 start = "{start.isoformat()}"
 {chosen}"""
+
+
+def _own_id(data: Path, roots: Roots | None) -> str:
+    try:
+        resolve(cluster=CLUSTER, state_dir=data, roots=roots)
+    except NoIdentity:
+        return f'node_id = "{uuid.uuid4()}"\n'
+    return ""
 
 
 def _quoted(value: Any) -> str:  # noqa: ANN401 (a path or a name)

@@ -282,8 +282,8 @@ def test_the_message_is_incident_v1(bus: SpoolBus, producer: Any) -> None:
     value = json.loads(message.value)
     assert message.key == "test/n1"
     assert {k: message.headers[k] for k in ("v", "table", "encoding", "rows", "cluster", "node_id", "epoch")} == {
-        "v": f"{VERSION[0]}.{VERSION[1]}", "table": "incident", "encoding": "json", "rows": "1", "cluster": "test", "node_id": "n1",
-        "epoch": "7",
+        "v": f"{VERSION[0]}.{VERSION[1]}", "table": "incident", "encoding": "json", "rows": "1", "cluster": "test",
+        "node_id": "n1", "epoch": "7",
     }  # fmt: skip
     assert int(message.headers["raw"]) == len(message.value)
     assert value["ts"].endswith("Z")

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from graynode.collectors.identity import Roots
 from graynode.service.up_config import prepare
 
 
@@ -29,3 +30,20 @@ def test_a_folder_is_taken_up_with_the_fleet_it_was_made_with(tmp_path: Path) ->
     kept = prepare(tmp_path / "data", nodes=5, seed=9, faults=None, driver=absent)
     assert (kept.secret, kept.receiver_port, kept.nodes) == (again.secret, again.receiver_port, 3)
     assert not kept.history_wanted
+
+
+def test_a_machine_that_nothing_identifies_gets_an_id_that_stays(tmp_path: Path) -> None:
+    """A container without machine-id; one that has an identity keeps its own."""
+    (tmp_path / "proc/sys/kernel/random").mkdir(parents=True)
+    (tmp_path / "proc/sys/kernel/random/boot_id").write_text("b1\n")
+    roots = Roots(*(tmp_path / name for name in ("proc", "sys", "dev", "etc", "run", "var")))
+    absent = tmp_path / "none"
+    made = prepare(tmp_path / "data", nodes=3, seed=1, faults=None, driver=absent, roots=roots)
+    assert made.config.agent.node_id
+    made.history_done.touch()
+    kept = prepare(tmp_path / "data", nodes=3, seed=1, faults=None, driver=absent, roots=roots)
+    assert kept.config.agent.node_id == made.config.agent.node_id
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/machine-id").write_text("0123456789abcdef0123456789abcdef\n")
+    other = prepare(tmp_path / "other", nodes=3, seed=1, faults=None, driver=absent, roots=roots)
+    assert other.config.agent.node_id == ""
