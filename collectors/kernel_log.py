@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, tzinfo
 from functools import partial
@@ -64,6 +64,9 @@ class KernelLog:
         self._previous: Record | None = None
         self._said: str | None = None
         self._lost = 0
+        self.tally: Counter[str] = Counter()
+        """What became of every record that was read: ``event``, ``no news``, ``no record`` (not in this form) and
+        ``read before``; since the agent started."""
 
     @property
     def lost(self) -> int:
@@ -119,9 +122,11 @@ class KernelLog:
         for raw in device.records():
             record = parse_kmsg(raw)
             if record is None or record.sequence is None:
+                self.tally["no record"] += 1
                 continue
             last = self._position.get("sequence") if self._position.get("boot_id") == self._machine.boot_id else None
             if isinstance(last, int) and record.sequence <= last:
+                self.tally["read before"] += 1
                 continue
             if isinstance(last, int) and record.sequence > last + 1:
                 yield self._gap(last + 1, record.sequence - 1, round_.ts)
@@ -161,7 +166,9 @@ class KernelLog:
         log.gaps.clear()
         for raw in lines:
             record = self._record(parse, raw)
-            if record is not None:
+            if record is None:
+                self.tally["no record"] += 1
+            else:
                 yield from self._event(record, raw, _file_time(record, boot, round_.ts), round_.ts)
         self._position = log.position()
 
@@ -185,6 +192,7 @@ class KernelLog:
     def _event(self, record: Record, raw: bytes, at: tuple[datetime, str], observed: datetime) -> Iterator[Row]:
         when = record.since_boot_s if record.since_boot_s is not None else at[0].timestamp()
         found = self._context.find(record.text, when)
+        self.tally["event" if found is not None else "no news"] += 1
         if found is not None:
             yield event_row(self._machine, self._context, found, record, raw, at, observed)
 

@@ -55,6 +55,13 @@ class AgentMetrics(Collector):
             running.add_metric([worker.name], worker.busy_s())
             present.add_metric([worker.name], 0 if worker.gone else 1)
         yield from (running, present)
+        records = CounterMetricFamily(
+            "graynode_agent_records", "Records of a source by what became of them.", labels=["collector", "became"]
+        )
+        for worker in self._agent.workers:
+            for became, count in sorted(getattr(worker.collector, "tally", {}).items()):
+                records.add_metric([worker.name, became], count)
+        yield records
         misfits = CounterMetricFamily(
             "graynode_agent_misfits", "Values or rows that the contract does not take.", labels=["table", "field"]
         )
