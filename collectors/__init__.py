@@ -12,7 +12,12 @@ COLLECTORS: Final[tuple[tuple[str, str], ...]] = (
     ("nvml", "graynode.collectors.nvml:Nvml"),
     ("kernel_log", "graynode.collectors.kernel_log:KernelLog"),
     ("infiniband", "graynode.collectors.infiniband:Infiniband"),
+    ("ethtool", "graynode.collectors.ethtool:Ethtool"),
+    ("dcgm", "graynode.collectors.dcgm:Dcgm"),
+    ("services", "graynode.collectors.services:Services"),
     ("host", "graynode.collectors.host:Host"),
+    ("kubernetes", "graynode.collectors.kubernetes:Kubernetes"),
+    ("kubernetes_cluster", "graynode.collectors.kubernetes_cluster:KubernetesCluster"),
     ("replay", "graynode.collectors.replay:Replay"),
     ("simulated", "graynode.collectors.simulated:Simulated"),
 )

@@ -23,6 +23,7 @@ from graynode.collectors.host_files import (
 )
 from graynode.collectors.pci import is_nvidia_gpu
 from graynode.collectors.state_file import StateFile
+from graynode.collectors.switches import Switches
 from graynode.collectors.sysfs import SysFile, names, text_of, whole_text
 from graynode.pipeline.schema import TABLES
 
@@ -44,7 +45,7 @@ class Host:
     """
 
     name: ClassVar[str] = "host"
-    tables: ClassVar[tuple[str, ...]] = ("host", "inventory")
+    tables: ClassVar[tuple[str, ...]] = ("host", "inventory", "quality")
 
     def __init__(
         self,
@@ -55,6 +56,9 @@ class Host:
         root: Path = Path("/"),
     ) -> None:
         self._machine, self._health, self._clock, self._root = machine, health, clock, root
+        self.switches = Switches()
+        """What is left out. Most of it comes of files that are read for other fields too: it saves bytes, not time."""
+        self._first = True
         proc = machine.proc
         self._stat, self._load = SysFile(proc / "stat"), SysFile(proc / "loadavg")
         self._uptime, self._meminfo = SysFile(proc / "uptime"), SysFile(proc / "meminfo")
@@ -76,6 +80,10 @@ class Host:
             rows["inventory"] = self._changed(facts)
         due = {name for name, every_s in _EVERY_S.items() if every_s in round_.due}
         row |= {name: value for name, value in self._health().items() if name in due}
+        rows["host"] = [self.switches.strip("host", row, round_.due)]
+        if self._first:
+            self._first = False
+            rows["quality"] = self.switches.told("host", self._machine.node_id, _EVERY_S)
         return {name: some for name, some in rows.items() if some}
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, ClassVar, Final
@@ -12,6 +12,7 @@ from graynode.collectors.base import Machine, NoSource, Round, Row, Rows
 from graynode.collectors.outages import Change, Seen, first_look, next_look
 from graynode.collectors.ports import Port, find_ports
 from graynode.collectors.state_file import LastSeen, StateFile
+from graynode.collectors.switches import Switches
 from graynode.collectors.sysfs import names
 from graynode.pipeline.schema import stable_id
 
@@ -64,6 +65,10 @@ class Infiniband:
     tables: ClassVar[tuple[str, ...]] = ("link", "event", "inventory", "quality")
 
     def __init__(self, machine: Machine) -> None:
+        self.more: Callable[[str], Mapping[str, Any]] = _nothing
+        """Gives what another source has read of a port since its last row (``ethtool``); must not wait."""
+        self.switches = Switches()
+        """What is left out: files of such counters are not opened."""
         self._machine = machine
         self._state = StateFile(machine.state_dir / "infiniband.json")
         self._seen_at = LastSeen(machine.state_dir / "infiniband.last")
@@ -74,12 +79,14 @@ class Infiniband:
         self._last: datetime | None = None
         self._fresh = True  # no look yet in this life of the agent
         self._said: str | None = None
+        self._off: list[Row] = []
         self._restore()
 
     def collect(self, round_: Round) -> Rows:
         """One row a port. ``NoSource`` where there is no port at all."""
         rows: dict[str, list[Row]] = {"link": [], "event": [], "inventory": [], "quality": []}
         self._find(round_)
+        rows["quality"], self._off = self._off, []
         elapsed = self._elapsed(round_)
         for link in [*self._ports, *(gone for gone in self._known if gone not in self._ports)]:
             known = self._known.setdefault(link, Known())
@@ -112,7 +119,10 @@ class Infiniband:
         for link, port in self._ports.items():
             if link not in found:
                 port.close()
+        new = [port for link, port in found.items() if link not in self._ports]
         self._ports = {link: self._same(port) or port for link, port in found.items()}
+        for port in new:
+            self._off += self.switches.told("link", port.link, port.drop(self.switches.off_in("link")))
         self._listing = listing
 
     def _same(self, port: Port) -> Port | None:
@@ -135,11 +145,12 @@ class Infiniband:
         if 60 in round_.due or known.facts is None:
             self._note_facts(port, known, rows)
         row: Row = {"link": port.link, "link_kind": known.kind, "state": state, **fast, **_told(change)}
+        row |= self.more(port.link)
         if 10 in round_.due:
             row |= port.slow()
         if 60 in round_.due and known.facts:
             row |= {"link_layer": known.facts.get("link_layer"), "device": _device(port.link, known.facts)}
-        rows["link"].append(row)
+        rows["link"].append(self.switches.strip("link", row, round_.due))
         rows["event"].extend(self._events(port.link, known, change, elapsed, round_.ts, {}))
 
     def _look_at_gone(self, link: str, known: Known, elapsed: float, round_: Round, rows: dict[str, list[Row]]) -> None:
@@ -263,6 +274,11 @@ class Infiniband:
             state = "error" if self._said else "measured"
             who = {"table_name": "link", "entity": self._machine.node_id, "field": "*", "state": state}
             rows["quality"].append(who | {"reason": self._said or "down times are kept again"})
+
+
+def _nothing(link: str) -> Mapping[str, Any]:
+    del link
+    return {}
 
 
 def _told(change: Change) -> Row:

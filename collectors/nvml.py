@@ -15,15 +15,21 @@ from typing import Any, ClassVar, Final
 
 from graynode.collectors import nvml_wire as wire
 from graynode.collectors.base import Machine, NoSource, Round, Row, Rows, utc_now
-from graynode.collectors.nvml_absence import refuse, way_out
+from graynode.collectors.context import JobContext
+from graynode.collectors.nvlink import NvLinks
+from graynode.collectors.nvlink_fields import EVERY as LINKS
+from graynode.collectors.nvml_absence import refuse
+from graynode.collectors.nvml_blind import Blindness, LettingGo
 from graynode.collectors.nvml_driver_load import DriverLoad
 from graynode.collectors.nvml_fields import GPU_NOT_FOUND, NO_PERMISSION, words
 from graynode.collectors.nvml_patience import Patience
 from graynode.collectors.nvml_plausible import EVERY
 from graynode.collectors.nvml_presence import Known, Presence, pci_gpus, said
-from graynode.collectors.nvml_rows import EVENT_KINDS, XID, Teller
-from graynode.collectors.nvml_samples import tell_inventory, tell_samples
+from graynode.collectors.nvml_rows import XID, Teller
+from graynode.collectors.nvml_samples import Told, pids_of
 from graynode.collectors.nvml_session import Outcome, Session
+from graynode.collectors.release import Release
+from graynode.collectors.switches import Switches
 
 _ALL: Final = frozenset(EVERY.values())
 _SLOW: Final = 60
@@ -32,14 +38,15 @@ _OFF_BUS_XID: Final = 79
 
 
 class Nvml:
-    """The GPUs of this node.
+    """The GPUs of this node, their MIG instances and their NVLinks.
 
     ``deadline_s`` bounds a round; a child that has not answered by then is in a call that hangs. ``env`` is the
-    child's environment and so decides which library it loads. Other threads may read the properties.
+    child's environment and so decides which library it loads. ``context`` is told which processes are on which GPU,
+    ``switches`` say what is not read. Other threads may read the properties.
     """
 
     name: ClassVar[str] = "nvml"
-    tables: ClassVar[tuple[str, ...]] = ("gpu", "event", "quality", "inventory")
+    tables: ClassVar[tuple[str, ...]] = ("gpu", "link", "event", "quality", "inventory")
 
     def __init__(
         self,
@@ -50,20 +57,27 @@ class Nvml:
         patience: Patience | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         now: Callable[[], datetime] = utc_now,
+        context: JobContext | None = None,
+        switches: Switches | None = None,
     ) -> None:
         self._machine, self.deadline_s, self._monotonic, self._now = machine, deadline_s, monotonic, now
-        self._session = Session(EVERY, os.environ if env is None else env, patience or Patience(), monotonic)
+        self._context, switched = context or JobContext(), switches or Switches()
+        self._every, links = switched.every("gpu", EVERY), switched.every("link", LINKS)
+        env = os.environ if env is None else env
+        self._session = Session(self._every, env, patience or Patience(), monotonic, links)
         self._load = DriverLoad(machine, now())
         self._presence = Presence(machine.sys)
+        self._links = NvLinks(machine, self._load.current)
+        self._told = Told(switched)
+        self._blindness = Blindness(self._presence, monotonic)
+        self._letting_go = LettingGo(Release(machine.state_dir), self._session, self._presence, self._blindness)
         self._slots: dict[int, Known] = {}
         self._owed: frozenset[int] = frozenset()
         self._read_classes: set[int] = set()
-        self._blind_since: float | None = None
-        self._blind_why = ""
         self._heard: deque[Row] = deque()
         self._unseen: list[tuple[Known, wire.Unseen]] = []
         self.nvml_up: bool | None = None
-        """Whether NVML answered in the last round; ``None`` before the first."""
+        """Whether NVML answered in the last round; ``None`` before the first, and while it is let go of."""
         self.gpus_read: int | None = None
         """GPUs read in the last round."""
         self.call_max_ms: float | None = None
@@ -97,15 +111,19 @@ class Nvml:
         """
         started = self._monotonic()
         self._owed |= round_.due
-        outcome = self._session.round(self._owed, started + self.deadline_s)
         loaded = self._hear()
         teller = Teller(self._machine, self._load.current, round_.ts)
         if loaded:
             self._reloaded(teller, "the kernel log says that the driver was loaded")
+        if self._letting_go.step(teller):
+            self._let_go()
+            return teller.rows
+        watch = [slot for slot, known in self._slots.items() if self._links.to_watch(known.gpu.uuid, started)]
+        outcome = self._session.round(self._owed, started + self.deadline_s, watch)
         if outcome.hello is not None:
             self._greet(outcome.hello)
         for happening in outcome.events:
-            self._happened(happening, teller)
+            self._happened(happening, teller, started)
         if outcome.answer is not None and not self._presence.gpus:
             outcome.answer = None
             outcome.blind = f"it lists no GPU, and PCI lists {len(pci_gpus(self._machine.sys))}"
@@ -114,11 +132,13 @@ class Nvml:
             self._no_answer(outcome, teller, (self._monotonic() - started) * 1e3)
         else:
             teller = self._answered(outcome.answer, outcome, teller)
+        self._links.keep(teller.ts, round_.due)
         return teller.rows
 
     def close(self) -> None:
         """End the child."""
         self._session.close()
+        self._links.close()
 
     def _hear(self) -> bool:
         """Take in what the kernel log said; true if it was that the driver was loaded anew."""
@@ -135,31 +155,19 @@ class Nvml:
     # --- no answer -----------------------------------------------------------------------------------------
 
     def _no_answer(self, outcome: Outcome, teller: Teller, waited_ms: float) -> None:
-        if not self._presence.gpus and self._blind_since is None:
+        if not self._presence.gpus and not self._blindness.on:
             refuse(outcome.code, self._machine.sys)
+        self._context.set_pids({})
         self.gpus_read, self.call_max_ms = 0, None
         if outcome.hung is not None:
             self.call_max_ms = waited_ms
             self._hung(outcome, teller)
-        if outcome.starting and self._blind_since is None:
+        if outcome.starting and not self._blindness.on:
             return
         self.nvml_up = False
-        why = outcome.blind or "no answer"
         self.errors[words(outcome.code) if outcome.code else "no answer"] += 1
-        if self._blind_since is None:
-            self._blind_since = self._monotonic()
-            self._go_blind(why, outcome, teller)
-        elif why != self._blind_why and not outcome.starting:
-            self._go_blind(why, outcome, teller)
+        self._blindness.note(outcome, self._session.abandoned, teller)
         self._presence.tell(teller)
-
-    def _go_blind(self, why: str, outcome: Outcome, teller: Teller) -> None:
-        self._blind_why = why
-        teller.event("nvml_blind", f"NVML is blind: {why}{way_out(outcome.code)}", code=outcome.code or None,
-                     details={"reason": why, "abandoned": self._session.abandoned})  # fmt: skip
-        for known in self._presence.gpus.values():
-            if known.state == "well":
-                teller.quality(known.entity, "*", "error", why)
 
     def _hung(self, outcome: Outcome, teller: Teller) -> None:
         hang = outcome.hung
@@ -171,6 +179,12 @@ class Nvml:
                 return
         teller.event("gpu_hung", f"GPU {hang.index}: {hang.call} {hang.how}; NVML was left and starts without it",
                      pci_bus_id=hang.bus or None, details={"index": hang.index, "call": hang.call})  # fmt: skip
+
+    def _let_go(self) -> None:
+        """Closed on purpose: nothing is known of GPUs, and nobody is to conclude anything from that."""
+        self._context.set_pids({})
+        self.nvml_up = self.gpus_read = self.call_max_ms = None
+        self._links.reloaded(self._load.current)
 
     # --- an answer -----------------------------------------------------------------------------------------
 
@@ -201,7 +215,10 @@ class Nvml:
                 self._session.restart()  # what is supported is learnt anew
         for uuid in self._load.fallen:
             teller.event("counter_reset", "the energy counter fell on this GPU alone: it was reset", gpu_uuid=uuid)
-        self._end_blindness(teller)
+            self._links.reloaded(self._load.current, uuid)
+        self._blindness.end(teller)
+        self._letting_go.measured(teller)
+        self._context.set_pids(pids_of(answer, self._slots, self._context.pids))
         for read in answer.reads:
             self._one(read, due, teller)
         if not outcome.back:  # otherwise the next child will tell
@@ -222,19 +239,9 @@ class Nvml:
     def _reloaded(self, teller: Teller, reason: str) -> None:
         for known in self._presence.gpus.values():
             known.plausible = type(known.plausible)()
+        self._links.reloaded(self._load.current)
         teller.event("driver_reload", f"the NVIDIA driver was loaded anew: {reason}",
                      details={"reason": reason, "driver_version": self.driver_version})  # fmt: skip
-
-    def _end_blindness(self, teller: Teller) -> None:
-        if self._blind_since is None:
-            return
-        seconds = round(self._monotonic() - self._blind_since, 3)
-        self._blind_since = None
-        details = {"seconds": seconds, "was": self._blind_why}
-        teller.event("nvml_back", f"NVML answers again after {seconds:.0f} s", details=details)
-        for known in self._presence.gpus.values():
-            if known.state == "well":
-                teller.quality(known.entity, "*", "measured", "")
 
     def _others(self, due: frozenset[int], teller: Teller) -> None:
         """GPUs that this child does not read: hung, listed without a handle, or not listed."""
@@ -270,22 +277,18 @@ class Nvml:
                 self._presence.unwell(known, read.trouble, said(read.trouble, read.where))
             return
         self._presence.well(known)
-        tell_samples(known, read, self._monotonic(), teller)
+        now = self._monotonic()
+        self._told.samples(known, read, now, teller)
+        self._links.tell(known, read, due, now, teller)
         if _SLOW in due:
             known.facts = read.facts
-            if self._read_classes >= _ALL:
-                tell_inventory(known, self.driver_version, teller)
+        if read.parts or _SLOW in due:
+            self._told.parts(known, read, teller)
+        if _SLOW in due and self._read_classes >= _ALL:
+            self._told.inventory(known, self.driver_version, teller)
 
-    def _happened(self, happening: wire.Happening, teller: Teller) -> None:
+    def _happened(self, happening: wire.Happening, teller: Teller, at_s: float) -> None:
         known = self._slots.get(happening.slot)
-        kind, what = EVENT_KINDS.get(happening.type, ("nvml_event", f"NVML event type {happening.type:#x}"))
-        code = happening.data if happening.type == XID else happening.data or None
-        name = known.gpu.bus if known else "a GPU that NVML no longer resolves"
-        teller.event(
-            kind, f"{what} {happening.data} on {name}" if happening.type == XID else f"{what} on {name}",
-            gpu_uuid=known.gpu.uuid if known else None, pci_bus_id=known.gpu.bus if known else None, code=code,
-            details={
-                "gpu_instance": happening.gi if happening.gi >= 0 else None,
-                "compute_instance": happening.ci if happening.ci >= 0 else None,
-            },
-        )  # fmt: skip
+        teller.happening(happening, known.gpu if known else None)
+        if known is not None and happening.type == XID:
+            self._links.heard(known.gpu.uuid, happening.data, at_s)

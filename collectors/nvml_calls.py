@@ -12,10 +12,10 @@ from typing import Any, Final, cast
 import pynvml
 from pynvml import NVMLError
 
+from graynode.collectors.nvlink_fields import MAX_LINKS
 from graynode.collectors.nvml_fields import Call, How
 from graynode.collectors.nvml_wire import NOT_AVAILABLE
 
-MAX_LINKS: Final = 36
 _BLANK_32, _BLANK_64 = 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF
 _VALUE: Final = struct.Struct("<IIqqIIQ")
 """nvmlFieldValue_t: field, scope, time stamp, latency, value type, return code, value."""
@@ -32,6 +32,8 @@ def converted(value: Any, how: How) -> int | float:
         return float(value) / 1000
     if how == "kib":
         return int(value) * 1024
+    if how == "mb_gbit":
+        return float(value) * 8 / 1000
     if how == "ber":
         # four bits of mantissa above eight of a negative decimal exponent; no arithmetic on the packed value
         return float((value >> _BER_MANTISSA & 0xF) * 10.0 ** -(value & _BER_EXPONENT))
@@ -57,12 +59,12 @@ def _typed(kind: int, code: int, raw: int) -> tuple[int, int | float]:
     return (NOT_AVAILABLE if kind == _UNSIGNED_32 and value == _BLANK_32 else 0), value
 
 
-def bind(call: Call) -> Callable[[Any], tuple[int | float | None, ...]]:
+def bind(call: Call, function: Callable[..., Any]) -> Callable[[Any], tuple[int | float | None, ...]]:
     """A function of one device's handle that gives the call's fields in order; raises ``NVMLError``.
 
-    ``None`` stands for NVML's own blank: all bits of an unsigned result set, 32 or 64 by the call.
+    ``None`` stands for NVML's own blank: all bits of an unsigned result set, 32 or 64 by the call. ``function`` is
+    ``function_of(call.function)``.
     """
-    function = _function(call.function)
     args, how, blank = call.args, call.how, _BLANK_64 if call.wide else _BLANK_32
 
     def value(got: Any) -> int | float | None:
@@ -87,8 +89,18 @@ def _memory_v2(handle: Any) -> Any:
     return pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
 
 
-def _count_processes(handle: Any, version: int) -> int:
-    return len(getattr(pynvml, f"nvmlDeviceGetComputeRunningProcesses_v{version}", _absent)(handle))
+class Processes:
+    """How many compute processes there are; ``pids`` are those of the last answer, ``None`` before there was one."""
+
+    def __init__(self) -> None:
+        self.pids: list[int] | None = None
+
+    def __call__(self, handle: Any, version: int) -> int:
+        """Their number."""
+        self.pids = None
+        running = getattr(pynvml, f"nvmlDeviceGetComputeRunningProcesses_v{version}", _absent)(handle)
+        self.pids = sorted({int(process.pid) for process in running})
+        return len(running)
 
 
 def _count_retired_pages(handle: Any, cause: int) -> int:
@@ -137,17 +149,6 @@ class _PerLink:
         return found
 
 
-def _nvlink_states() -> Callable[[Any], tuple[int, int, int]]:
-    """(active, inactive, asleep). State 3, active with traffic disabled, carries nothing and is in none of them."""
-    per_link = _PerLink()
-
-    def read(handle: Any) -> tuple[int, int, int]:
-        states = per_link(lambda link: int(pynvml.nvmlDeviceGetNvLinkState(handle, link)))
-        return states.count(1), states.count(0), states.count(2)
-
-    return read
-
-
 def _nvlink_error_sum() -> Callable[[Any, int], int]:
     per_link = _PerLink()
 
@@ -189,7 +190,6 @@ def _c2c(handle: Any) -> tuple[int, int, int]:
 
 _OWN: Final[dict[str, Callable[..., Any]]] = {
     "@memory_v2": _memory_v2,
-    "@count_processes": _count_processes,
     "@count_retired_pages": _count_retired_pages,
     "@sram_exceeded": _sram_exceeded,
     "@fabric_v2": fabric_v2,
@@ -197,14 +197,15 @@ _OWN: Final[dict[str, Callable[..., Any]]] = {
     "@c2c": _c2c,
 }
 _OWN_PER_GPU: Final[dict[str, Callable[[], Callable[..., Any]]]] = {
-    "@nvlink_states": _nvlink_states,
+    "@processes": Processes,
     "@nvlink_error_sum": _nvlink_error_sum,
     "@nvlink_field_sum": _nvlink_field_sum,
 }
-"""Made anew for each GPU, because they remember how many links it has."""
+"""Made anew for each GPU, because they remember something about it."""
 
 
-def _function(name: str) -> Callable[..., Any]:
+def function_of(name: str) -> Callable[..., Any]:
+    """What a call's name stands for, for one device."""
     if name in _OWN_PER_GPU:
         return _OWN_PER_GPU[name]()
     return _OWN.get(name) or getattr(pynvml, name, None) or _absent

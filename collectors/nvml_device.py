@@ -3,16 +3,19 @@
 # ruff: noqa: ANN401 (pynvml has no types)
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
 from typing import Any, Final
 
 import pynvml
 from pynvml import NVMLError
 
-from graynode.collectors.nvml_calls import fabric_v1, fabric_v2
-from graynode.collectors.nvml_fields import CALLS, MIG_CALLS, field_values
-from graynode.collectors.nvml_gpu import GpuTrouble, Readings, Watch
-from graynode.collectors.nvml_wire import Gpu, Part, Read, Setup, Unseen, mark
+from graynode.collectors.nvlink_fields import LOOK_S
+from graynode.collectors.nvlink_reading import Links, LinkSums
+from graynode.collectors.nvml_fields import CALLS, field_values
+from graynode.collectors.nvml_gpu import GpuTrouble, Readings, Values, Watch
+from graynode.collectors.nvml_mig import Parts
+from graynode.collectors.nvml_place import domain_of, place_of
+from graynode.collectors.nvml_wire import Gpu, Read, Setup, Unseen, mark
 
 _FABRIC_COMPLETED: Final = 3
 _SLOW: Final = 60
@@ -40,7 +43,7 @@ def found_devices(setup: Setup, count: int, driver: str, watch: Watch) -> tuple[
             watch.counts[error.value] += 1
             unseen.append(Unseen(index, bus, int(error.value)))
         else:
-            devices.append(Device(gpu, handle, driver, setup.every, watch))
+            devices.append(Device(gpu, handle, driver, setup, watch))
     return devices, unseen
 
 
@@ -72,19 +75,18 @@ def _text(function: Any, handle: Any) -> str:
 
 
 class Device:
-    """One GPU, its instances included."""
+    """One GPU, its instances and links included."""
 
-    def __init__(self, gpu: Gpu, handle: Any, driver: str, every: Mapping[str, int], watch: Watch) -> None:
+    def __init__(self, gpu: Gpu, handle: Any, driver: str, setup: Setup, watch: Watch) -> None:
         self.gpu, self.handle = gpu, handle
-        self._driver, self._every, self._watch = driver, every, watch
+        self._driver, self._setup, self._watch = driver, setup, watch
         self.new_handle = False
         """The handle has changed since somebody last looked: events are to be registered with it."""
         self._trouble: GpuTrouble | None = None
         self._mig: int | float = 0
-        self._parts: dict[int, Readings] = {}
-        self._readings = self._learn()
+        self._learn()
 
-    def read(self, due: frozenset[int]) -> Read:
+    def read(self, due: frozenset[int], *, watch_links: bool = False) -> Read:
         """The round's readings. A GPU in trouble is tried again, from its handle on, with the 10 s class."""
         if self._trouble is not None and _RETRY not in due:
             return self._in_trouble(self._trouble, 0.0)
@@ -92,7 +94,7 @@ class Device:
         try:
             if self._trouble is not None:
                 self._return()
-            read = self._read(due)
+            read = self._read(due, watch_links=watch_links)
         except GpuTrouble as trouble:
             self._trouble = trouble
             return self._in_trouble(trouble, self._watch.max_s)
@@ -108,19 +110,26 @@ class Device:
         except GpuTrouble as trouble:
             self._trouble = trouble
             read.trouble, read.where, read.values, read.parts = trouble.code, trouble.where, {}, []
+            read.links = None
         read.errors |= self._readings.take_changed()
+
+    def instances_changed(self) -> None:
+        """The driver has said that its MIG instances are others now."""
+        self._parts.changed = True
 
     def close(self) -> None:
         """Free what NVML allocated for it."""
-        for readings in (self._readings, *self._parts.values()):
-            try:
-                readings.close()
-            except NVMLError:
-                continue
-        self._parts = {}
+        with contextlib.suppress(NVMLError):
+            self._readings.close()
+        self._parts.close()
 
-    def _learn(self) -> Readings:
-        return Readings(self.handle, self.gpu.slot, self._every, self._watch, CALLS, field_values(self._driver))
+    def _learn(self) -> None:
+        setup, slot = self._setup, self.gpu.slot
+        calls, batch = CALLS, field_values(self._driver)
+        self._place: dict[str, str] | None = None
+        self._readings = Readings(self.handle, slot, setup.every, self._watch, calls, batch)
+        self._parts = Parts(self.handle, slot, setup.every, self._watch)
+        self._links = LinkSums(Links(self.handle, slot, setup.links, self._watch), setup.every)
 
     def _return(self) -> None:
         """A GPU that was reset has a new handle and may support other calls."""
@@ -131,74 +140,46 @@ class Device:
             self._watch.failed(error, "nvmlDeviceGetHandleByPciBusId")
             raise GpuTrouble(int(error.value), "nvmlDeviceGetHandleByPciBusId") from error
         self.new_handle = True
-        self._readings = self._learn()
+        self._learn()
 
-    def _read(self, due: frozenset[int]) -> Read:
+    def _read(self, due: frozenset[int], *, watch_links: bool) -> Read:
         values = self._readings.read(due)
         mode = values.get("mig_mode", self._mig)
         if mode != self._mig:  # instances come and go with the mode, and so does what the GPU itself supports
             self._mig = mode
-            self._readings.close()
-            self._readings = self._learn()
+            self.close()
+            self._learn()
             values = self._readings.read(due)
         changed = self._readings.take_changed()
         if not values and changed:
             raise GpuTrouble(next(iter(changed.values())), "every call")
-        facts = self._facts(values) if _SLOW in due else {}
-        parts = [Part(gi, readings.read(due)) for gi, readings in self._parts.items()]
-        return Read(self.gpu.slot, 0, "", self._watch.max_s * 1e3, values, changed, parts, facts)
+        read = Read(self.gpu.slot, 0, "", 0.0, values, changed)
+        if watch_links or LOOK_S in due:
+            self._read_links(read, due)
+        if self._mig:
+            read.parts = self._parts.read(due)
+        read.facts = self._facts(values) if _SLOW in due else {}
+        read.pids = self._readings.pids if "processes" in values else None
+        read.max_ms = self._watch.max_s * 1e3
+        return read
+
+    def _read_links(self, read: Read, due: frozenset[int]) -> None:
+        states = self._links.read(read.values, read.errors)
+        if states is None or "state" not in self._setup.links:
+            return
+        read.links = self._links.links.read(states, due, read.values)
+        read.link_errors = self._links.links.take_changed()
 
     def _in_trouble(self, trouble: GpuTrouble, max_s: float) -> Read:
         return Read(self.gpu.slot, trouble.code, trouble.where, max_s * 1e3, {}, {})
 
-    # --- what changes rarely ---------------------------------------------------------------------------------
-
-    def _facts(self, values: Mapping[str, int | float]) -> dict[str, str]:
-        facts = {}
+    def _facts(self, values: Values) -> dict[str, str]:
+        """What changes rarely."""
+        if self._place is None:
+            self._place = place_of(self.handle)
+        facts = dict(self._place)
         if values.get("fabric_state") == _FABRIC_COMPLETED:
-            facts["domain"] = self._domain()
+            facts["domain"] = domain_of(self.handle)
         if self._mig:
-            facts["mig_profile"] = self._find_parts()
-        else:
-            self._close_parts()
+            facts["mig_profile"] = self._parts.profiles
         return {name: value for name, value in facts.items() if value}
-
-    def _domain(self) -> str:
-        for read in (fabric_v2, fabric_v1):
-            try:
-                info = read(self.handle)
-            except NVMLError:
-                continue
-            cluster = bytes(info.clusterUuid).hex()
-            return f"{cluster}.{info.cliqueId}" if cluster.strip("0") else ""
-        return ""
-
-    def _find_parts(self) -> str:
-        """Readings for each GPU instance; the profiles in order of their ids, such as ``3g.40gb,4g.40gb``."""
-        handles: dict[int, Any] = {}
-        for index in range(_mig_devices(self.handle)):
-            try:
-                handle = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(self.handle, index)
-                handles.setdefault(int(pynvml.nvmlDeviceGetGpuInstanceId(handle)), handle)
-            except NVMLError:
-                continue
-        if handles.keys() != self._parts.keys():
-            self._close_parts()
-            self._parts = {
-                gi: Readings(h, self.gpu.slot, self._every, self._watch, MIG_CALLS, parent=self.handle, gi=gi)
-                for gi, h in sorted(handles.items())
-            }
-        names = (_text(pynvml.nvmlDeviceGetName, h) for _, h in sorted(handles.items()))
-        return ",".join(name.rpartition(" MIG ")[2] for name in names)
-
-    def _close_parts(self) -> None:
-        for readings in self._parts.values():
-            readings.close()
-        self._parts = {}
-
-
-def _mig_devices(handle: Any) -> int:
-    try:
-        return int(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle))
-    except NVMLError:
-        return 0

@@ -17,6 +17,7 @@ from graynode.collectors.nvml_wire import Happening
 # nvmlEventType bits of nvml.h. Left out: performance state and clock changes (0x4, 0x10), which are no news, and
 # single corrected errors (0x1), which the counters tell without a flood.
 WANTED: Final = 0x2 | 0x8 | 0x80 | 0x100 | 0x200 | 0x400 | 0x800 | 0x1000 | 0x2000 | 0x4000 | 0x8000
+MIG_CHANGE: Final = 0x100
 _AT_MOST: Final = 64
 """Events taken in one round; the rest stay in the set for the next."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-How = Literal["as_is", "milli", "kib", "ber"]
+How = Literal["as_is", "milli", "kib", "ber", "mb_gbit"]
 ALL_LINKS: Final = 0xFFFFFFFF
 """Scope of NVLink field values that asks for the sum over links (DCGM asks the same way)."""
 
@@ -71,7 +71,8 @@ _POLICIES: Final = (
     ("app_clocks", 10), ("base_clocks", 11),
 )  # fmt: skip
 
-PROCESSES: Final = _one("processes", "@count_processes", 3, instead=_one("processes", "@count_processes", 2))
+PROCESSES: Final = _one("processes", "@processes", 3, instead=_one("processes", "@processes", 2))
+"""Their number; who they are is kept beside it (``nvml_calls.Processes``)."""
 MEMORY: Final = Call(
     "@memory_v2", _MEMORY, pick=("total", "free", "used", "reserved"), wide=True,
     instead=Call("nvmlDeviceGetMemoryInfo", _MEMORY[:3], pick=("total", "free", "used"), wide=True),
@@ -117,7 +118,6 @@ CALLS: Final[tuple[Call, ...]] = (
     _one("pcie_gen_max", "nvmlDeviceGetMaxPcieLinkGeneration"),
     _one("pcie_width_max", "nvmlDeviceGetMaxPcieLinkWidth"),
     _one("pcie_replays", "nvmlDeviceGetPcieReplayCounter"),
-    Call("@nvlink_states", tuple(f"nvlink_links_{n}" for n in ("active", "inactive", "sleep")), pick=(0, 1, 2)),
     Call("@c2c", ("c2c_links", "c2c_links_up", "c2c_max_bw_mb_per_s"), pick=(0, 1, 2)),
     Call("nvmlDeviceGetEccMode", ("ecc_mode", "ecc_mode_pending"), pick=(0, 1)),
     *(

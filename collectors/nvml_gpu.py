@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from pynvml import NVMLError
 
-from graynode.collectors.nvml_calls import bind, converted, field_values
+from graynode.collectors.nvml_calls import Processes, bind, converted, field_values, function_of
 from graynode.collectors.nvml_fields import SETTLED, WHOLE_GPU, WHOLE_NVML, Call, FieldValue
 from graynode.collectors.nvml_gpm import FIELDS as GPM_FIELDS
 from graynode.collectors.nvml_gpm import Gpm
@@ -67,10 +67,11 @@ class Watch:
 class _Planned:
     """A call bound to pynvml, with its mark for the progress page."""
 
-    __slots__ = ("call", "mark", "read")
+    __slots__ = ("call", "function", "mark", "read")
 
     def __init__(self, call: Call, slot: int) -> None:
-        self.call, self.read, self.mark = call, bind(call), mark(slot, call.function)
+        self.call, self.mark, self.function = call, mark(slot, call.function), function_of(call.function)
+        self.read = bind(call, self.function)
 
 
 class _Plan(NamedTuple):
@@ -99,12 +100,14 @@ class Readings:
         batch: tuple[FieldValue, ...] = (),
         parent: Any = None,
         gi: int | None = None,
+        *,
+        gpm: bool = True,
     ) -> None:
         self._handle, self._slot, self._every, self._watch = handle, slot, every, watch
         self._calls = [_Planned(c, slot) for c in calls]
         self._batch = list(batch)
         self._gpm: Gpm | None = None
-        self._gpm_on, self._gpm_of, self._gi = True, parent if gi is not None else handle, gi
+        self._gpm_on, self._gpm_of, self._gi = gpm, parent if gi is not None else handle, gi
         self._plans: dict[frozenset[int], _Plan] = {}
         self._batch_mark, self._gpm_mark = mark(slot, "nvmlDeviceGetFieldValues"), mark(slot, "nvmlGpmSampleGet")
         self.codes: dict[str, int] = {}
@@ -136,6 +139,11 @@ class Readings:
         """Codes that changed since the last time."""
         changed, self.changed = self.changed, {}
         return changed
+
+    @property
+    def pids(self) -> list[int] | None:
+        """Processes of the last reading that counted them; ``None`` where nothing is known."""
+        return next((p.function.pids for p in self._calls if isinstance(p.function, Processes)), None)
 
     def close(self) -> None:
         """Free what NVML allocated."""
@@ -259,7 +267,7 @@ class Readings:
             for name in GPM_FIELDS:
                 self._fail(name, code)
         else:
-            values.update(got)
+            values.update((name, value) for name, value in got.items() if name in self._every)
             for name, code in codes.items():
                 self._fail(name, code)
         finally:
@@ -268,6 +276,8 @@ class Readings:
     # --- what is known ---------------------------------------------------------------------------------------
 
     def _fail(self, name: str, code: int) -> None:
+        if name not in self._every:  # switched off: nobody asked
+            return
         if self.codes.get(name) != code:
             self.codes[name] = self.changed[name] = code
         if code not in SETTLED and code != NO_FIELD_ID:

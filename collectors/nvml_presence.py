@@ -59,6 +59,12 @@ class Known:
     """Fields that have no value now: quality state and NVML code."""
     plausible: Plausible = field(default_factory=Plausible)
     facts: dict[str, str] = field(default_factory=dict)
+    link_fields: dict[str, int] = field(default_factory=dict)
+    """The same of its links, by NVML code."""
+    parts: dict[int, str] = field(default_factory=dict)
+    """Its MIG instances and their profiles, as told."""
+    part_fields: dict[tuple[int, str], str] = field(default_factory=dict)
+    mig: int = 0
     inventory: str = ""
 
     @property

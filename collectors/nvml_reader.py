@@ -19,7 +19,7 @@ from pynvml import NVMLError
 
 from graynode.collectors import nvml_wire as wire
 from graynode.collectors.nvml_device import Device, found_devices
-from graynode.collectors.nvml_events import EventSet
+from graynode.collectors.nvml_events import MIG_CHANGE, EventSet
 from graynode.collectors.nvml_gpu import NvmlGone, Watch
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -88,7 +88,10 @@ class Reader:
             events = self._events.take()
             if events:
                 self._send(wire.Happenings(events))
-        reads = [d.read(due) for d in self._devices]
+            for event in events:
+                if event.type == MIG_CHANGE and 0 <= event.slot < len(self._devices):
+                    self._devices[event.slot].instances_changed()
+        reads = [d.read(due, watch_links=d.gpu.slot in ask.watch) for d in self._devices]
         for device, read in zip(self._devices, reads, strict=True):
             device.finish(due, read)
             if device.new_handle and self._events is not None:

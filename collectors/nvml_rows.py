@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from graynode.collectors.base import Machine, Row
+from graynode.collectors.nvml_wire import Gpu, Happening
 from graynode.pipeline.schema import stable_id
 
 # nvmlEventType bits of nvml.h
@@ -43,6 +44,7 @@ class Teller:
         gpu_uuid: str | None = None,
         pci_bus_id: str | None = None,
         code: int | None = None,
+        link: str | None = None,
         details: Mapping[str, object] | None = None,
     ) -> None:
         """An event seen now. Equal ones of one round are told apart by their order."""
@@ -56,23 +58,39 @@ class Teller:
         self._ids.add(event_id)
         self._add("event", {
             "event_id": event_id, "source": "nvml", "kind": kind, "code": code, "gpu_uuid": gpu_uuid,
-            "pci_bus_id": pci_bus_id, "message": message, "driver_load": self._load,
+            "pci_bus_id": pci_bus_id, "link": link, "message": message, "driver_load": self._load,
             "attributes": json.dumps(said, sort_keys=True) if said else None,
             "observed_ts": self.ts, "ts_quality": "observed",
         })  # fmt: skip
 
-    def quality(self, gpu_uuid: str, field: str, state: str, reason: str) -> None:
-        """A change of a field's state; ``*`` is every field of the GPU."""
-        said = {"table_name": "gpu", "entity": gpu_uuid, "field": field, "state": state, "reason": reason}
+    def quality(self, entity: str, field: str, state: str, reason: str, table: str = "gpu") -> None:
+        """A change of a field's state; ``*``: every field. In table ``link``: of all of a GPU's links."""
+        said = {"table_name": table, "entity": entity, "field": field, "state": state, "reason": reason}
         self._add("quality", said)
 
     def inventory(self, row: Row) -> None:
         """What there is, at first sight or changed."""
         self._add("inventory", row)
 
+    def happening(self, what: Happening, gpu: Gpu | None) -> None:
+        """An event of the NVML event set; ``gpu`` is ``None`` where its handle resolves to none."""
+        kind, text = EVENT_KINDS.get(what.type, ("nvml_event", f"NVML event type {what.type:#x}"))
+        name = gpu.bus if gpu else "a GPU that NVML no longer resolves"
+        details = {"gpu_instance": what.gi, "compute_instance": what.ci}
+        self.event(
+            kind, f"{text} {what.data} on {name}" if what.type == XID else f"{text} on {name}",
+            gpu_uuid=gpu.uuid if gpu else None, pci_bus_id=gpu.bus if gpu else None,
+            code=what.data if what.type == XID else what.data or None,
+            details={k: v for k, v in details.items() if v >= 0},
+        )  # fmt: skip
+
     def sample(self, row: Row) -> None:
         """A row of table ``gpu``."""
         self._add("gpu", row | {"driver_load": self._load})
+
+    def link(self, row: Row) -> None:
+        """A row of table ``link``."""
+        self._add("link", row | {"driver_load": self._load})
 
     def _add(self, table: str, row: Row) -> None:
         self.rows.setdefault(table, []).append(row)

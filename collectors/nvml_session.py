@@ -7,7 +7,7 @@ tries the GPU that hung now and then, alone, so that what it finds costs nobody 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -54,8 +54,10 @@ class Session:
         env: Mapping[str, str],
         patience: Patience,
         monotonic: Callable[[], float] = time.monotonic,
+        links: dict[str, int] | None = None,
     ) -> None:
         self._every, self._env, self._patience, self._monotonic = every, env, patience, monotonic
+        self._links = links or {}
         self._spawner = Spawner()
         self._child: Child | None = None
         self._hello: wire.Hello | None = None
@@ -77,12 +79,12 @@ class Session:
         self._abandoned = [c for c in self._abandoned if not c.gone()]
         return len(self._abandoned)
 
-    def round(self, due: frozenset[int], until: float) -> Outcome:
-        """Ask, and wait for the answer until then at the latest."""
+    def round(self, due: frozenset[int], until: float, watch: Sequence[int] = ()) -> Outcome:
+        """Ask, and wait for the answer until then at the latest. ``watch``: slots whose links are looked at anyway."""
         outcome = Outcome()
         try:
             if self._ready(outcome, until):
-                self._ask(outcome, due, until)
+                self._ask(outcome, wire.Ask(0, sorted(due), list(watch)), until)
         except ChildEnded as ended:
             self._ended(outcome, str(ended))
         if outcome.answer is not None:
@@ -107,19 +109,29 @@ class Session:
         """Nothing is missing any more."""
         self._relist.reset()
 
+    def held_by(self) -> list[int]:
+        """Process ids of children that hang in the driver: until the kernel ends them they hold device files."""
+        return [c.process.pid for c in self._abandoned if not c.gone()]
+
     def close(self) -> None:
-        """End all children; those in the driver are left to the kernel."""
+        """End all children; those in the driver are left to the kernel. A later round starts anew."""
         self._probe.stop()
-        if self._child is not None:
-            self._child.stop()
-        self._child = self._hello = None
-        for child in self._abandoned:
-            child.reap()
+        child, self._child, self._hello = self._child, None, None
+        if child is not None:
+            child.stop()
+            self._abandoned.append(child)  # it has ended, or hangs
+        for left in self._abandoned:
+            left.reap()
+        self._again.reset()
+        self._why, self._code = "", 0
+        self.hung.clear()
+        self._skipped.clear()
         self._spawner.stop()
 
     def begin(self, only: list[str], skip: list[int]) -> Child:
         """A new child."""
-        return Child(wire.Setup(self._every, only, skip), self._spawner, self._env, self._monotonic)
+        setup = wire.Setup(self._every, only, skip, self._links)
+        return Child(setup, self._spawner, self._env, self._monotonic)
 
     def leave(self, child: Child) -> None:
         """Kill a child without waiting for its end."""
@@ -178,12 +190,13 @@ class Session:
             self._known = {g.index: g.bus for g in hello.gpus}
         return True
 
-    def _ask(self, outcome: Outcome, due: frozenset[int], until: float) -> None:
+    def _ask(self, outcome: Outcome, ask: wire.Ask, until: float) -> None:
         child = self._child
         if child is None:
             return
         self._n += 1
-        child.send(wire.Ask(self._n, sorted(due)))
+        ask.n = self._n
+        child.send(ask)
         while True:
             message = child.receive(until)
             if isinstance(message, wire.Happenings):

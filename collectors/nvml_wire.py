@@ -32,19 +32,22 @@ class Setup(Struct, array_like=True):
     """The parent's first frame. ``only`` is PCI addresses; empty means every GPU that NVML lists.
 
     ``skip_index`` keeps away from GPUs that hung before their address was known. ``every`` is the reading class
-    of each contract field, so that the child needs no schema.
+    of each contract field of table ``gpu``, so that the child needs no schema, ``links`` the same of table ``link``;
+    a field that is in neither is switched off and not read.
     """
 
     every: dict[str, int]
     only: list[str] = []
     skip_index: list[int] = []
+    links: dict[str, int] = {}
 
 
 class Ask(Struct, array_like=True):
-    """One round: the reading classes that are due."""
+    """One round: the reading classes that are due, and the slots whose links are looked at whatever is due."""
 
     n: int
     due: list[int]
+    watch: list[int] = []
 
 
 class Gpu(Struct, array_like=True):
@@ -95,17 +98,34 @@ class Happenings(Struct, array_like=True, tag="events"):
 
 
 class Part(Struct, array_like=True):
-    """Readings of one MIG instance."""
+    """Readings of one MIG instance: a GPU instance by its id. ``pids`` is null where nobody knows."""
 
     gi: int
-    values: dict[str, float]
+    profile: str
+    values: dict[str, int | float]
+    errors: dict[str, int] = {}
+    pids: list[int] | None = None
+
+
+class Link(Struct, array_like=True):
+    """One NVLink by its number: its state as NVML counts states (−1: could not tell), and what else was read.
+
+    ``remote`` is told when it was asked for: version, kind of the far end, its PCI address and its link there.
+    """
+
+    n: int
+    state: int
+    values: dict[str, int | float]
+    remote: dict[str, str] = {}
 
 
 class Read(Struct, array_like=True):
     """One GPU, one round. ``trouble`` is the code that makes the GPU as a whole unreadable, 0 when it is well.
 
-    ``errors`` holds fields whose code changed since they were last told. ``facts`` (domain, MIG profiles) come
-    with the 60 s class.
+    ``errors`` holds fields whose code changed since they were last told, ``link_errors`` the same of table ``link``
+    for all of the GPU's links. ``facts`` (domain, place, MIG profiles) come with the 60 s class. ``pids`` are its
+    compute processes, null in rounds that do not count them and where nobody knows; ``links`` is null where they were
+    not looked at.
     """
 
     slot: int
@@ -116,6 +136,9 @@ class Read(Struct, array_like=True):
     errors: dict[str, int]
     parts: list[Part] = []
     facts: dict[str, str] = {}
+    pids: list[int] | None = None
+    links: list[Link] | None = None
+    link_errors: dict[str, int] = {}
 
 
 class Answer(Struct, array_like=True, tag="answer"):

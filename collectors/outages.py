@@ -59,15 +59,17 @@ def first_look(state: str, counters: Mapping[str, int | None], *, expected: bool
     return replace(seen, outage_s=0.0 if state in DOWN else None), Change(0.0, 0.0, 0, 0.0)
 
 
-def next_look(before: Seen, state: str, counters: Mapping[str, int | None], elapsed_s: float) -> tuple[Seen, Change]:
-    """The port at the next look, ``elapsed_s`` later."""
+def next_look(
+    before: Seen, state: str, counters: Mapping[str, int | None], elapsed_s: float, *, gap_s: float = GAP_S
+) -> tuple[Seen, Change]:
+    """The port at the next look, ``elapsed_s`` later. ``gap_s``: looks further apart leave time unwatched."""
     if state == "disabled":
         return Seen(state, dict(counters)), _ended(before, elapsed_s)
     if not before.expected:
         return first_look(state, counters, expected=False)
     if state == "unknown":
         return before, Change(None, before.outage_s, None, elapsed_s)
-    if elapsed_s > GAP_S and not _nothing_happened(before, state, counters):
+    if elapsed_s > gap_s and not _nothing_happened(before, state, counters):
         return _after_gap(before, state, counters, elapsed_s)
     if before.outage_s is not None:
         return _was_down(before, state, counters, elapsed_s)

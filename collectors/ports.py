@@ -8,7 +8,7 @@ functions seen from their host, and interfaces whose port is already read as an 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -115,6 +115,13 @@ class RdmaPort:
             "netdev": self._netdev.name if self._netdev else None,
         }
 
+    def drop(self, names: Collection[str]) -> list[str]:
+        """Do not read these counters; which of them it has."""
+        had = [name for name in (*self._slow, *self._words, "phys_state", "rate_gbps") if name in names]
+        self._slow = {name: file for name, file in self._slow.items() if name not in names}
+        self._words = {name: file for name, file in self._words.items() if name not in names}
+        return had
+
     def close(self) -> None:
         """Let go of the files."""
         for file in (self._state, self._phys, self._rate, *self._fast.values(), *self._slow.values()):
@@ -166,6 +173,12 @@ class NetPort:
             "slot": _slot(self._at),
             "bond": (self._at / "master").resolve().name if (self._at / "master").exists() else None,
         }
+
+    def drop(self, names: Collection[str]) -> list[str]:
+        """Do not read these counters; which of them it has."""
+        had = [name for name in (*self._slow, "phys_state", "rate_gbps") if name in names]
+        self._slow = {name: file for name, file in self._slow.items() if name not in names}
+        return had
 
     def close(self) -> None:
         """Let go of the files."""

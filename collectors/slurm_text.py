@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Final
 
 MAX_HOSTS: Final = 100_000
 """A list of more names than any cluster has nodes is cut here."""
+_BRACKETS: Final = 8
+"""Slurm allows two in a name."""
 _NOTHING: Final = frozenset({"", "(null)", "N/A", "None", "none", "Unknown", "n/a", "n/s", "UNLIMITED"})
 _KEY: Final = re.compile(r"(?:^|(?<= ))([A-Za-z][A-Za-z0-9_:/&.]{0,40})=")
 _EPOCH: Final = re.compile(r"\d{9,11}")
@@ -59,13 +62,8 @@ def number(value: str | None) -> int | None:
 
 def hosts(text: str | None, most: int = MAX_HOSTS) -> list[str]:
     """The names of a list such as ``n[1-3,07-09],gpu-a[1-2]-b``, in its order, at most ``most`` of them."""
-    found: list[str] = []
-    for part in _parts(word(text) or ""):
-        for name in _expand(part, most - len(found)):
-            found.append(name)
-        if len(found) >= most:
-            break
-    return found
+    names = (name for part in _parts(word(text) or "") for name in _expand(part, most))
+    return list(islice(names, most))
 
 
 def _parts(text: str) -> Iterator[str]:
@@ -84,16 +82,13 @@ def _expand(part: str, most: int) -> Iterator[str]:
     """Names of one part; brackets are expanded from the left, the last one fastest."""
     head, open_, rest = part.partition("[")
     ranges, close, tail = rest.partition("]")
-    if not open_ or not close:
-        if most > 0 and part:
+    if not open_ or not close or part.count("[") > _BRACKETS:
+        if part:
             yield part
         return
-    for number_ in _ranges(ranges):
-        for end in _expand(tail, most) if tail else ("",):
-            if most <= 0:
-                return
-            most -= 1
-            yield f"{head}{number_}{end}"
+    ends = list(islice(_expand(tail, most), most)) if tail else [""]
+    if ends:  # else every name would be looked for in vain
+        yield from (f"{head}{number_}{end}" for number_ in _ranges(ranges) for end in ends)
 
 
 def _ranges(text: str) -> Iterator[str]:

@@ -23,7 +23,7 @@ _NUMBERS: Final = (
     "samples", "samples_expected", "ecc_sbe_volatile_delta", "ecc_sbe_aggregate_delta", "ecc_sbe_aggregate_last",
     *(f"bank_remap_{b}_last" for b in _BANKS),
 )  # fmt: skip
-_PRIOR: Final = Prior(0.05, 25.0)
+PRIOR: Final = Prior(0.05, 25.0)
 """About 5 % of Ampere GPUs ever show a corrected error, and those that do show it in about one hour in a day
 (published counts of three systems, 67.8 M GPU-hours): mean 0.002 error-hours an hour, most of the mass near zero."""
 _LARGEST_TAIL: Final = 300.0
@@ -50,7 +50,7 @@ class Ecc:
             _grew(delta),
             _powered_h(view, round_.window_s),
             view.t_s,
-            _PRIOR,
+            PRIOR,
         )
         candidates = [
             *self._growing(view, grown, delta, round_.window_s),

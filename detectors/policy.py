@@ -84,10 +84,10 @@ class Verdict:
 
 
 class Policy:
-    """The loaded policy."""
+    """The loaded policy. ``severities`` are the site's own, by Xid number: they win, and the verdict says so."""
 
-    def __init__(self, data: _File) -> None:
-        self._data = data
+    def __init__(self, data: _File, severities: Mapping[int, str] | None = None) -> None:
+        self._data, self._severities = data, dict(severities or {})
         self.version = data.version
         self.source = f"{data.source} ({data.source_version}), graynode policy {data.version}"
 
@@ -98,8 +98,21 @@ class Policy:
 
     def xid(self, code: int, attributes: Mapping[str, Any] | None = None) -> Verdict:
         """The verdict on an Xid, with what its line said beside the number."""
+        verdict = self._xid(code, attributes or {})
+        own = self._severities.get(code)
+        if own is None or verdict.clears:
+            return verdict
+        return replace(verdict, severity=own, action_source=f"{verdict.action_source}; severity set by this site")
+
+    def for_site(self, severities: Mapping[int, str]) -> Policy:
+        """The same policy with a site's severities. ``ValueError`` for a severity that there is none of."""
+        for code, severity in severities.items():
+            if severity not in SEVERITIES:
+                raise ValueError(f"Xid {code}: {severity!r} is none of {', '.join(SEVERITIES)}")
+        return Policy(self._data, severities)
+
+    def _xid(self, code: int, facts: Mapping[str, Any]) -> Verdict:
         known = self._data.xids.get(code)
-        facts = attributes or {}
         if known is None:
             return self._unknown(code)
         verdict = self._verdict(code, known)

@@ -80,7 +80,7 @@ def merge(table: str, windows: pl.DataFrame) -> pl.DataFrame:
         pieces.extend(_merged(table, f, entity))
     pieces += [
         pl.col("samples").sum(),
-        pl.lit(WINDOW_S["1h"]).first().alias("samples_expected"),
+        (pl.col("samples_expected").max() * (WINDOW_S["1h"] // WINDOW_S["30s"])).alias("samples_expected"),
         pl.col("resets").sum(),
     ]
     merged = ordered.group_by([*entity, "_hour"], maintain_order=True).agg(pieces).rename({"_hour": "ts"})

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import polars as pl
@@ -113,6 +113,7 @@ class Landing:
         metrics.MESSAGES.labels(topic).inc(len(received))
         fresh = [owned.seen.first_time(r) for r in received]
         metrics.REPEATS.labels(topic).inc(fresh.count(False))
+        self._tell_events(owned, owned.clones.repeats(received, fresh), received)
         owned.position = received[-1].offset + 1
         owned.meet({r.message.key for r in received})
         wanted = [new and r.offset >= _needed_from(owned, r) for new, r in zip(fresh, received, strict=True)]
@@ -150,15 +151,20 @@ class Landing:
             new = [row for row in done.quality if offsets[row[SOURCE]] >= owned.committed["quality"]]
             self._add("quality", owned, quality_frame(new))
         if table in WINDOWED:
-            self._watch_clocks(owned, done.frame, received)
+            told = owned.skew.events(done.frame, received) + owned.clones.events(done.frame, received)
+            self._tell_events(owned, told, received)
         return done.frame
 
-    def _watch_clocks(self, owned: Owned, frame: pl.DataFrame, received: Sequence[Received]) -> None:
-        told = owned.skew.events(frame, received)
+    def _tell_events(
+        self, owned: Owned, told: Sequence[tuple[int, dict[str, Any]]], received: Sequence[Received]
+    ) -> None:
+        """Events that the pipeline itself has seen, each once whatever is read again."""
         rows = [row for index, row in told if received[index].offset >= owned.committed["event"]]
         if rows:
-            _log.warning("a machine's clock is wrong or right again", machines=[r["node_id"] for r in rows][:10])
-            metrics.SKEWED.inc(sum(r["kind"] == "clock_skew" for r in rows))
+            kinds = [row["kind"] for row in rows]
+            _log.warning("seen on the way", kinds=sorted(set(kinds)), machines=[r["node_id"] for r in rows][:10])
+            metrics.SKEWED.inc(kinds.count("clock_skew"))
+            metrics.CLONES.inc(kinds.count("identity_conflict"))
             self._add("event", owned, pl.DataFrame(rows, schema_overrides=frame_schema("event")))
 
     def _windows(
@@ -220,6 +226,8 @@ class Landing:
                 continue
             for table, rows in owned.windows.close().items():
                 self._add(f"{table}_30s", owned, rows)
+                if table == "gpu" and (still := owned.still.see(rows)):
+                    self._add("quality", owned, pl.DataFrame(still, schema_overrides=frame_schema("quality")))
                 late = owned.hours[table].note(rows)
                 metrics.LATE_HOURS.labels(table).inc(late)
             labels = (owned.partition.topic, str(owned.partition.number))

@@ -33,6 +33,7 @@ LATE_HOURS: Final = Counter(
     "graynode_pipeline_late_windows_total", "Windows of 30 s whose hour was closed; not in the hour.", ["table"]
 )
 SKEWED: Final = Counter("graynode_pipeline_clock_skews_total", "Times a machine's clock went wrong.")
+CLONES: Final = Counter("graynode_pipeline_identity_conflicts_total", "Times two agents sent as one machine.")
 LOST: Final = Counter(
     "graynode_pipeline_lost_messages_total", "Messages that left the bus before they were read.", ["topic"]
 )

@@ -14,9 +14,11 @@ from typing import Any, Final
 
 import polars as pl
 
+from graynode.pipeline.cross_checks import Contradicted, cross_check
 from graynode.pipeline.decode import SOURCE
 from graynode.pipeline.lake_format import frame_schema
 from graynode.pipeline.schema import TABLES, Field
+from graynode.pipeline.still import PREFIX as STILL
 from graynode.pipeline.values import Verdict, bad_mask, checked_fields, judge, suspect
 
 ENTITY_COLUMN: Final = {"gpu": "gpu_uuid", "link": "link", "host": "node_id"}
@@ -28,6 +30,8 @@ AHEAD: Final = timedelta(days=1)
 """Later than this after arrival a time is nonsense: it would make partitions of days that are not there yet."""
 WELL_AGAIN: Final = timedelta(seconds=60)
 """Measured again after this long without a bad value, so that a flapping field tells twice a minute at most."""
+_LASTS: Final = timedelta(seconds=10)
+"""What two fields contradict for less than this is said by nobody: their readings are of slightly different moments."""
 _MOST_REMEMBERED: Final = 100_000
 
 Key = tuple[str, str, str, str, str]
@@ -49,6 +53,8 @@ class _Bad:
     state: str
     reason: str
     last: datetime
+    since: datetime | None = None
+    """Set while it is not told yet."""
 
 
 class Normaliser:
@@ -60,7 +66,8 @@ class Normaliser:
 
     def restore(self, quality: pl.DataFrame) -> None:
         """Take what the table ``quality`` says of fields that were bad when the pipeline last stopped."""
-        own = quality.filter(pl.col("reason").str.starts_with(PREFIX)).sort("ts")
+        reason = pl.col("reason")
+        own = quality.filter(reason.str.starts_with(PREFIX) & ~reason.str.starts_with(STILL)).sort("ts")
         keys = ("table_name", "cluster", "node_id", "entity", "field")
         for row in own.unique(keys, keep="last", maintain_order=True).iter_rows(named=True):
             key: Key = tuple(row[name] for name in keys)
@@ -74,26 +81,32 @@ class Normaliser:
         self._drop_unplaced(done, arrived_ms)
         if done.frame.height == 0:
             return done
+        self._clean(table, done)
+        before = done.frame.height
+        if table in ENTITY_COLUMN:
+            done.frame = drop_repeats(table, done.frame)
+            done.dropped["duplicate"] += before - done.frame.height
+        return done
+
+    def _clean(self, table: str, done: Normalised) -> None:
+        """Make null what is no measurement, and notice whose."""
+        crossed = cross_check(table, done.frame)
         cleaned: list[pl.Series] = []
         for f in checked_fields(table):
-            column = done.frame[f.name]
-            known = self._bad.get((table, f.name))
-            if not known and not suspect(f, column):
+            column, other = done.frame[f.name], crossed.get(f.name)
+            if other is None and not self._bad.get((table, f.name)) and not suspect(f, column):
                 continue
             bad = bad_mask(f, column)
             if table in ENTITY_COLUMN:
-                self._notice(table, f, bad, done)
+                self._notice(table, f, bad if other is None else bad | other.mask, other, done)
+            if other is not None and not other.kept:
+                bad |= other.mask
             count = int(bad.sum())
             if count:
                 done.nulled[f"{table}.{f.name}"] += count
                 cleaned.append(column.set(bad, None))
         if cleaned:
             done.frame = done.frame.with_columns(cleaned)
-        before = done.frame.height
-        if table in ENTITY_COLUMN:
-            done.frame = drop_repeats(table, done.frame)
-            done.dropped["duplicate"] += before - done.frame.height
-        return done
 
     def _drop_unplaced(self, done: Normalised, arrived_ms: Sequence[int]) -> None:
         """Rows without machine or usable time cannot be stored."""
@@ -119,7 +132,7 @@ class Normaliser:
 
     # --- quality: by message and entity, never by sample -------------------------------------------------
 
-    def _notice(self, table: str, f: Field, bad: pl.Series, done: Normalised) -> None:
+    def _notice(self, table: str, f: Field, bad: pl.Series, other: Contradicted | None, done: Normalised) -> None:
         """Compare the field's state in each message with what is remembered; remember and tell changes."""
         entity = ENTITY_COLUMN[table]
         who = [*dict.fromkeys(["cluster", "node_id", "node", "boot_id", entity])]
@@ -134,24 +147,36 @@ class Normaliser:
         firsts = pl.all().first(), pl.col("ts").last().alias("last")
         for row in rows.group_by(order, maintain_order=True).agg(*firsts).iter_rows(named=True):
             key: Key = (table, row["cluster"], row["node_id"], row[entity] or "", f.name)
-            change = self._change(key, row, judge(f, row["value"]) if row["bad"] else None)
+            verdict = judge(f, row["value"]) if row["bad"] else None
+            crossed = row["bad"] and verdict is None
+            change = self._change(key, row, other.verdict if crossed and other else verdict, lasting=crossed)
             if change is not None:
                 done.quality.append(change)
 
-    def _change(self, key: Key, row: dict[str, Any], verdict: Verdict | None) -> dict[str, Any] | None:
+    def _change(
+        self, key: Key, row: dict[str, Any], verdict: Verdict | None, *, lasting: bool
+    ) -> dict[str, Any] | None:
+        """The row to tell, if any. ``lasting``: told only once it has lasted, with the time at which it began."""
         held = self._bad.get((key[0], key[4]), {}).get(key)
         if verdict is None:
-            if held is None or row["last"] - held.last < WELL_AGAIN:
-                return None
-            self._forget(key)
-            return _quality_row(key, row, "measured", f"{PREFIX}plausible again")
-        if held is not None:
+            return self._well(key, row, held)
+        if held is not None and held.state == verdict.state:
             held.last = max(held.last, row["last"])
-            if held.state == verdict.state:
+            if held.since is None or held.last - held.since < _LASTS:
                 return None
+            began, held.since = held.since, None
+            return _quality_row(key, {**row, "ts": began}, held.state, held.reason)
         reason = PREFIX + verdict.reason
-        self._remember(key, _Bad(verdict.state, reason, row["last"]))
-        return _quality_row(key, row, verdict.state, reason)
+        untold = held is None or held.since is not None
+        waits = row["ts"] if lasting and untold and row["last"] - row["ts"] < _LASTS else None
+        self._remember(key, _Bad(verdict.state, reason, row["last"], waits))
+        return None if waits is not None else _quality_row(key, row, verdict.state, reason)
+
+    def _well(self, key: Key, row: dict[str, Any], held: _Bad | None) -> dict[str, Any] | None:
+        if held is None or (held.since is None and row["last"] - held.last < WELL_AGAIN):
+            return None
+        self._forget(key)
+        return None if held.since is not None else _quality_row(key, row, "measured", f"{PREFIX}plausible again")
 
     def _remember(self, key: Key, bad: _Bad) -> None:
         field_states = self._bad.setdefault((key[0], key[4]), {})

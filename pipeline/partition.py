@@ -10,6 +10,7 @@ import polars as pl
 
 from graynode.pipeline import snapshot
 from graynode.pipeline.bus import Partition
+from graynode.pipeline.clones import CloneWatch
 from graynode.pipeline.decode import tables_of
 from graynode.pipeline.hours import HOUR_US, Hours, epoch_us
 from graynode.pipeline.lake import CLOSED_THROUGH, Lake
@@ -17,6 +18,7 @@ from graynode.pipeline.normalise import Normaliser
 from graynode.pipeline.schema import SAMPLES
 from graynode.pipeline.seen import Seen
 from graynode.pipeline.skew import SkewWatch
+from graynode.pipeline.still import StillWatch
 from graynode.pipeline.window_counters import carry_columns
 from graynode.pipeline.window_pieces import WINDOW_US
 from graynode.pipeline.windows import WINDOWED, Machine, Recovered, Windows
@@ -55,6 +57,7 @@ class Owned:
         self.snapshot_offset = self.position
         self.waiting_snapshot: tuple[int, pl.DataFrame] | None = None
         self.normaliser, self.skew = Normaliser(), SkewWatch()
+        self.clones, self.still = CloneWatch(), StillWatch()
         self.windows = Windows(self._recover)
         self.hours = {table: Hours() for table in WINDOWED}
         self.said_closed: dict[str, int] = {}
@@ -68,7 +71,9 @@ class Owned:
     def _resume(self, now: datetime) -> None:
         since = now - _STATE_LOOK_BACK
         names = ["ts", *_WHO, "table_name", "entity", "field", "state", "reason"]
-        self.normaliser.restore(self._lake.read("quality", since, columns=names))
+        told = self._lake.read("quality", since, columns=names)
+        self.normaliser.restore(told)
+        self.still.restore(told)
         self.skew.restore(self._lake.read("event", since, columns=[*_WHO, "kind", "source", "observed_ts"]))
         said = [self._lake.offset(f"{table}_30s", CLOSED_THROUGH + self.id) for table in WINDOWED]
         self.windows.resume_closed_through(max((s for s in said if s is not None), default=None))

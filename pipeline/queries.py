@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 import duckdb
 import pyarrow as pa
 
+from graynode.pipeline import identity_views, quality_views
 from graynode.pipeline.schema import TABLES, Table, Type
 
 _SQL_TYPES: Final[Mapping[Type, str]] = {
@@ -37,11 +38,12 @@ _ONCE: Final[Mapping[str, str]] = {
 
 _NOW: Final[Mapping[str, tuple[str, str, str]]] = {
     "incident_now": ("incident", "incident_id", "revision"),
-    "inventory_now": ("inventory", "cluster, node_id, kind, entity", "ts"),
-    "quality_now": ("quality", "cluster, node_id, table_name, entity, field", "ts"),
     "job_now": ("job", "cluster, job_id, node_id", "ts"),
 }
 """Change logs as of their latest row."""
+
+_VIEWS: Final = {**identity_views.VIEWS, **quality_views.VIEWS}
+_MACROS: Final = {**identity_views.MACROS, **quality_views.MACROS}
 
 _ALLOWED: Final = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
 
@@ -73,6 +75,7 @@ class Queries:
     def __init__(self, lake: Files, *, memory_limit: str = "2GB", threads: int = 2) -> None:
         self._lake = lake
         self._versions: dict[str, int] = {}
+        self._columns: dict[str, tuple[str, ...]] = {}
         self._lock = threading.Lock()
         self._connection = duckdb.connect(
             ":memory:",
@@ -91,11 +94,8 @@ class Queries:
                 if self._versions.get(table.name) != version:
                     self._define(table)
                     self._versions[table.name] = version
-            for name, (table_name, key, order) in _NOW.items():
-                self._connection.execute(
-                    f"CREATE OR REPLACE VIEW {name} AS FROM {table_name} "
-                    f"QUALIFY row_number() OVER (PARTITION BY {key} ORDER BY {order} DESC) = 1"
-                )
+            if not self._columns:
+                self._derive()
 
     def ask(self, sql: str) -> duckdb.DuckDBPyRelation:
         """The answer of one statement, not yet fetched. ``QueryError`` where it is wrong or would change anything."""
@@ -126,12 +126,29 @@ class Queries:
         """Views and their columns, for completion and for help."""
         for table in TABLES.values():
             yield table.name, ("date", *table.names)
-        for name, (table_name, _, _) in _NOW.items():
-            yield name, ("date", *TABLES[table_name].names)
+        self.refresh()
+        yield from self._columns.items()
 
     def close(self) -> None:
         """Let the database go."""
         self._connection.close()
+
+    def _derive(self) -> None:
+        """What is made of the tables' views: once, for views follow what they are made of."""
+        latest = {
+            name: f"FROM {table} QUALIFY row_number() OVER (PARTITION BY {key} ORDER BY {order} DESC) = 1"
+            for name, (table, key, order) in _NOW.items()
+        }
+        self._connection.register("contract", quality_views.fields())
+        self._connection.execute("CREATE TABLE fields AS FROM contract")
+        self._connection.unregister("contract")
+        for name, sql in (latest | _VIEWS).items():
+            self._connection.execute(f"CREATE OR REPLACE VIEW {name} AS {sql}")
+        for signature, sql in _MACROS.items():
+            self._connection.execute(f"CREATE OR REPLACE MACRO {signature} AS TABLE {sql}")
+        for name in ("fields", *(latest | _VIEWS)):
+            self._columns[name] = tuple(self._connection.sql(f"FROM {name} LIMIT 0").columns)
+        self._columns |= dict.fromkeys(_MACROS, ())
 
     def _define(self, table: Table) -> None:
         source = _source(table, self._lake.files(table.name))

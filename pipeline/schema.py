@@ -170,6 +170,15 @@ _GPU_KEYS: Final = (
     _key("vendor", "always NVIDIA today"),
     _key("gpu_index", "index on this node at this driver load; a slot hint, never an identity", "int32"),
 )
+_cadence: Final = Field(
+    "cadence_s",
+    "float32",
+    "gauge",
+    "seconds between samples by the source's schedule, null where it is 1: windows expect so many fewer",
+    "s",
+    lo=0,
+    window="none",
+)
 _PER_RELOAD: Final = "driver reload"
 _LIFETIME: Final = "never: device lifetime, kept in the InfoROM"
 _ECC_PLACES: Final = (
@@ -351,6 +360,7 @@ _GPU_FIELDS: Final = (
     _text("job_id", "job the scheduler placed here, null where none is known"),
     _text("job_role", "pipeline stage or role inside the job"),
     _state("job_rank", "rank inside the job", lo=0),
+    _cadence,
 )  # fmt: skip
 
 _LINK_FIELDS: Final = (
@@ -388,6 +398,16 @@ _LINK_FIELDS: Final = (
             ("out_of_sequence", "out of sequence packets", {}),
             ("packet_sequence_errors", "packet sequence error NAKs received", {}),
             ("roce_slow_restarts", "RoCE slow restarts", {}),
+            ("crc_flit_errors", "NVLink 1–4 flit CRC errors; NVLink counters fall by a GPU reset", {"nvml": "nvmlDeviceGetNvLinkErrorCounter(CRC_FLIT)"}),
+            ("crc_data_errors", "NVLink 1–4 data CRC errors", {"nvml": "nvmlDeviceGetNvLinkErrorCounter(CRC_DATA)"}),
+            ("crc_errors", "NVLink data link layer CRC errors", {"nvml": "NVML_FI_DEV_NVLINK_ERROR_DL_CRC"}),
+            ("replays", "NVLink replays", {"nvml": "NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY"}),
+            ("ecc_errors", "NVLink data ECC errors", {"nvml": "nvmlDeviceGetNvLinkErrorCounter(ECC_DATA)"}),
+            ("malformed_packets", "NVLink 5 malformed packet errors", {"nvml": "NVML_FI_DEV_NVLINK_COUNT_MALFORMED_PACKET_ERRORS"}),
+            ("rx_general_errors", "NVLink 5 packets with header mismatch", {"nvml": "NVML_FI_DEV_NVLINK_COUNT_RCV_GENERAL_ERRORS"}),
+            ("recoveries_failed", "NVLink 5 failed link recoveries", {"nvml": "NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS"}),
+            ("recovery_events", "NVLink 5 link recovery events", {"nvml": "NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS"}),
+            ("effective_errors", "NVLink 5 effective errors", {"nvml": "NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS"}),
             ("rx_pause_frames", "pause frames received, global and of all priorities: the far end cannot take more", {}),
             ("tx_pause_frames", "pause frames sent, global and of all priorities: this host cannot take more", {}),
             ("rx_pause_us", "time the far end kept this port from sending, summed over priorities", {"unit": "µs"}),
@@ -412,6 +432,8 @@ _LINK_FIELDS: Final = (
     _gauge("module_rx_power_min_mw", "light received on the darkest lane; 0 is dark (dBm is 10·log10)", unit="mW", lo=0, hi=100, every_s=60),
     _gauge("module_tx_power_min_mw", "light sent on the darkest lane; 0 is dark", unit="mW", lo=0, hi=100, every_s=60),
     _gauge("module_bias_max_ma", "laser bias current of the lane with most; grows as a laser ages", unit="mA", lo=0, hi=600, every_s=60),
+    _gauge_d("symbol_ber_ratio", "NVLink 5 symbol bit error ratio, unpacked", nvml="NVML_FI_DEV_NVLINK_COUNT_SYMBOL_BER", lo=0, hi=1, every_s=60, window="last"),
+    _gauge_d("effective_ber_ratio", "NVLink 5 effective bit error ratio, unpacked", nvml="NVML_FI_DEV_NVLINK_COUNT_EFFECTIVE_BER", lo=0, hi=1, every_s=60, window="last"),
 )  # fmt: skip
 
 _HOST_FIELDS: Final = (
@@ -446,6 +468,7 @@ _HOST_FIELDS: Final = (
     _text("agent_version", "graynode version", every_s=60),
     _gauge("agent_cpu_percent", "CPU time of the agent and its children, of one core", unit="%", lo=0, every_s=10),
     _gauge_big("agent_rss_bytes", "resident memory of the agent and its children", unit="bytes", lo=0, every_s=10),
+    _cadence,
     _amount("samples_expected", "collections that were due since the previous sample"),
     _amount("samples_taken", "collections that gave rows"),
     _amount("samples_missed", "collections skipped because the one before still ran"),
@@ -469,8 +492,8 @@ _EVENT: Final = (
     *_WHO,
     Field("driver_load", "int64", "text", "driver load id"),
     _text("event_id", "UUIDv5 of machine, source and native key: reading again tells nothing twice"),
-    _text("source", "kernel_log, nvml, infiniband, host, agent, import"),
-    _text("kind", "xid, sxid, gpu_off_bus, aer, mce, mlx5, gsp, nvrm, link_down, link_up, gpu_lost, gpu_returned, gpu_hung, driver_reload, nvml_blind, nvml_back, agent_start, agent_stop, kmsg_gap, clock_skew, fault_start, fault_end, …"),
+    _text("source", "kernel_log, nvml, infiniband, host, slurm, agent, import"),
+    _text("kind", "xid, sxid, gpu_off_bus, aer, mce, mlx5, gsp, nvrm, link_down, link_up, gpu_lost, gpu_returned, gpu_hung, driver_reload, nvml_blind, nvml_back, nvml_released, nvml_resumed, agent_start, agent_stop, kmsg_gap, clock_skew, fault_start, fault_end, …"),
     Field("code", "int64", "text", "Xid, SXid or other number"),
     *_ENTITY,
     _text("pci_bus_id", "PCI address, lower case with domain"),
@@ -506,10 +529,12 @@ _PROBE: Final = (
 
 _JOB: Final = (
     *_WHO,
-    _text("job_id", "scheduler's job id"),
+    _text("job_id", "scheduler's job id: Slurm's own number (of an array's task or a heterogeneous job's part too), <namespace>/<kind>/<name> of the workload in Kubernetes"),
+    _text("job_alias", "the job's other name where it has one: 123_4 of an array, 123+1 of a heterogeneous job"),
     _text("user", "user"), _text("account", "account"), _text("partition", "partition or queue"),
     _text("work", "training, fine_tuning, quantisation, batch_inference, inference, notebook, other"),
-    _word("state", "queued, allocated, running, completed, failed, cancelled, timeout, node_fail, requeued"),
+    _word("state", "queued, allocated, running, completed, failed, cancelled, timeout, node_fail, requeued; null with an end where how it ended is not known"),
+    _text("reason", "the scheduler's own words where they say more than the state: OUT_OF_MEMORY, NonZeroExitCode, Resources"),
     _time("queued_ts", "queued"), _time("allocated_ts", "allocated"), _time("first_step_ts", "first step"),
     _time("end_ts", "end"),
     Field("exit_code", "int32", "text", "exit code"), Field("exit_signal", "int32", "text", "signal"),
@@ -552,22 +577,22 @@ _OTHER: Final = (
     _table("job_log", "one telling line of a job's output; opt-in, redacted", SAMPLES, ("cluster", "node_id", "job_id"), *_WHO,
         _text("job_id", "job"), Field("rank", "int32", "text", "rank"), _text("kind", "traceback, cuda, nccl, oom, nan, signal"), _text("line", "at most 1 kB"), retention_d=90),
     _table("inventory", "one change of what there is", SAMPLES, ("cluster", "node_id", "kind", "entity"), *_WHO,
-        _text("kind", "node, gpu, port, or node_name: a name that others call this machine by"),
-        _text("entity", "gpu uuid, link name, node id; of node_name the naming system: slurm or kubernetes (the host name is column node of kind node, no row of its own)"), _text("model", "product name"),
+        _text("kind", "node, gpu, port (NVLinks too), mig (one MIG instance), or node_name: a name that others call this machine by"),
+        _text("entity", "gpu uuid, link name, node id; of mig the gpu uuid, a slash and the GPU instance id; of node_name the naming system: slurm or kubernetes (the host name is column node of kind node, no row of its own)"), _text("model", "product name"),
         _text("serial", "serial number"), _text("slot", "slot or PCI address"), _text("vbios_version", "VBIOS or firmware"),
         _text("driver_version", "driver"), _text("mig_profile", "MIG profile"), _text("domain", "NVLink domain: cluster uuid and clique"),
         Field("expected", "int32", "text", "how many of this kind the node should have"),
         _text("attributes", "JSON object of further facts: supported fields; of node_name {\"name\": NodeName or node name, \"uid\": Kubernetes node uid where there is one}"),
         _time("valid_until", "end of validity where the source knows it (set to ts: the name is gone); null else, for the next row of the same entity or the same name on another machine ends it (views inventory_history and machine_names)")),
     _table("quality", "one change of one field's state on one GPU, link or node", SAMPLES, ("cluster", "node_id", "table_name", "entity", "field"), *_WHO,
-        _text("table_name", "table of the field"), _text("entity", "gpu uuid, link or node id"), _text("field", "field, or * for all of them"),
+        _text("table_name", "table of the field"), _text("entity", "gpu uuid, link or node id; gpu uuid/GPU instance for a MIG instance, and in table link the gpu uuid for all of its NVLinks"), _text("field", "field, or * for all of them"),
         _word("state", f"one of {', '.join(QUALITY_STATES)}"), _text("reason", "why, in the source's words")),
     _table("service", "one change of the state of one service, mount, file system, disk, memory controller or BMC; the state in force is told again every hour", SAMPLES, ("cluster", "node_id", "kind", "name"), *_WHO,
         _text("kind", "unit, mount, disk, nvme, memory or bmc"), _text("name", "unit name, mount point, device, controller"),
-        _word("state", "unit: active, starting, restarting, failed, down, off, masked, absent, not_needed; mount: ok, hung, read_only, gone; disk: ok, full, gone; nvme: ok, warning, dead, gone; memory: ok, corrected, uncorrected, gone; bmc: ok"),
+        _word("state", "unit: active, starting, restarting, failed, down, off, masked, absent, not_needed; mount: ok, hung, read_only, gone; disk: ok, full, gone; nvme: ok, warning, dead, gone; memory: ok, corrected, uncorrected, gone; bmc: ok, full"),
         Field("bad", "bool", "state", "true while the state is a fault here"), _time("since", "since when, by the source where it tells"),
         Field("restarts", "int64", "text", "unit: automatic restarts by systemd since it was last started by hand"),
-        Field("value", "float64", "gauge", "disk: used ratio; memory: uncorrected errors; nvme: percent of rated life used"), _text("unit", "unit of value"),
+        Field("value", "float64", "gauge", "disk: used ratio; memory: uncorrected errors; nvme: percent of rated life used; bmc: entries of its log"), _text("unit", "unit of value"),
         _text("reason", "why, in the source's words"), _text("attributes", "JSON object of further facts of the source")),
     _table("finding", "one detector's statement about one entity in one window", FINDINGS, ("finding_id",), *_WHO,
         _text("finding_id", "UUIDv5 of cluster, entity, detector, version and window"), _text("detector", "detector"),

@@ -25,9 +25,17 @@ _TEXT_BLANK: Final = {
     "<<<NOT_FOUND>>>": _BLANK_MEANS[1],
     "<<<NOT_SUPPORTED>>>": _BLANK_MEANS[2],
     "<<<NOT_PERM>>>": _BLANK_MEANS[3],
+    **dict.fromkeys(("N/A", "[N/A]", "[Not Supported]"), ("unsupported", "nvidia-smi: not supported")),
+    "[Insufficient Permissions]": ("not_permitted", "nvidia-smi: insufficient permissions"),
+    **dict.fromkeys(
+        ("ERR!", "[Unknown Error]", "[GPU is lost]", "[GPU requires reset]"), ("error", "nvidia-smi: error")
+    ),
 }
+"""What stands for a text that there is none of, in DCGM and as nvidia-smi prints it."""
 _FLOATED_INT64_BLANK: Final = 9.223372036854775e18
 """An int64 blank that went through a float, as exporters have been seen to give it."""
+_OVERFLOWN: Final = (2**63 - 1, -(2**63))
+"""The same, made an integer again: it does not fit and comes out at one end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +63,7 @@ def suspect(field: Field, column: pl.Series) -> bool:
     if column.null_count() == len(column):
         return False
     if field.type == "string":
-        return bool(column.str.starts_with("<<<").any())
+        return bool(column.is_in(list(_TEXT_BLANK)).any())
     if field.type.startswith("float") and not column.is_finite().all():
         return True
     low, high = _bounds(field)
@@ -75,10 +83,10 @@ def bad_mask(field: Field, column: pl.Series) -> pl.Series:
     return bad.fill_null(value=False)
 
 
-def judge(field: Field, value: object) -> Verdict:
-    """Why a bad value is bad."""
+def judge(field: Field, value: object) -> Verdict | None:
+    """Why a bad value is bad; ``None`` where it is a value that the field may have."""
     if isinstance(value, str):
-        return Verdict(*_TEXT_BLANK[value])
+        return Verdict(*_TEXT_BLANK[value]) if value in _TEXT_BLANK else None
     blank = _blank(field, value)
     if blank is not None:
         return Verdict(*blank)
@@ -88,6 +96,8 @@ def judge(field: Field, value: object) -> Verdict:
         return Verdict("implausible", "not a number")
     if number in (float("inf"), float("-inf")):
         return Verdict("implausible", "infinite")
+    if low <= number <= high:
+        return None
     side, bound = ("below", low) if number < low else ("above", high)
     return Verdict("implausible", f"{value} is {side} {bound:g}")
 
@@ -97,6 +107,8 @@ def _blank(field: Field, value: object) -> tuple[str, str] | None:
         return _BLANK_MEANS[int(value) - INT32_BLANK[0]]  # type: ignore[call-overload]  # an int: it equals one
     if field.type == "int64" and value in INT64_BLANK:
         return _BLANK_MEANS[int(value) - INT64_BLANK[0]]  # type: ignore[call-overload]  # an int: it equals one
+    if field.type == "int64" and value in _OVERFLOWN:
+        return "unsupported", "DCGM int64 blank that went through a float"
     if field.type == "float64" and value in FLOAT64_BLANK:
         return _BLANK_MEANS[FLOAT64_BLANK.index(value)]
     if field.type == "float32" and value == FLOAT64_BLANK[0]:

@@ -38,13 +38,21 @@ def aggregate(
         columns.update(counter_columns(table, f, pl.concat([carry[f.name], rows[f.name]]), at))
     columns["ts"] = pl.Series(at.window_of[at.last], dtype=pl.Int64).cast(pl.Datetime("us")).dt.replace_time_zone("UTC")
     columns["samples"] = pl.Series(at.sizes)
-    columns["samples_expected"] = pl.repeat(window_s, at.groups, eager=True)
+    columns["samples_expected"] = _expected(rows, at, window_s)
     resets = np.bincount(at.group[at.reset & (at.group >= 0)], minlength=at.groups)
     columns["resets"] = pl.Series(resets)
     schema = frame_schema(f"{table}_30s")
     made = pl.DataFrame([columns[name].cast(kind).alias(name) for name, kind in schema.items()])
     everything = pl.concat([carry, rows.select(carry.columns)])
     return made, carry_after(table, at, everything)
+
+
+def _expected(rows: pl.DataFrame, at: Sorted, window_s: int) -> pl.Series:
+    """Samples that each group's schedule promises: its last sample's cadence, one a second where that says none."""
+    if "cadence_s" not in rows.columns:
+        return pl.repeat(window_s, at.groups, eager=True)
+    cadence = rows["cadence_s"].gather(at.row(at.last)).fill_null(1.0).clip(lower_bound=1.0)
+    return (window_s / cadence).round().clip(lower_bound=1.0).cast(pl.Int32)
 
 
 @dataclass(frozen=True, slots=True)

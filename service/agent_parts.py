@@ -14,6 +14,7 @@ from graynode.collectors.agent import Listener
 from graynode.collectors.base import Collector, Machine, NoSource, Rows
 from graynode.collectors.context import JobContext
 from graynode.collectors.health import Health, Probe
+from graynode.collectors.switches import Switches, switches
 from graynode.service.config import Config, ConfigError
 
 _log = structlog.get_logger()
@@ -29,6 +30,12 @@ class Given(NamedTuple):
 
 
 Make = Callable[[Any, Given], Collector]
+
+
+def _nvml(class_: Any, given: Given) -> Collector:
+    fields = given.config.fields
+    made: Collector = class_(given.machine, context=given.context, switches=switches(fields.off, fields.every))
+    return made
 
 
 def _host(class_: Any, given: Given) -> Collector:
@@ -61,16 +68,83 @@ def _simulated(class_: Any, given: Given) -> Collector:
     return made
 
 
+def _dcgm(class_: Any, given: Given) -> Collector:
+    c = given.config.dcgm
+    try:
+        made: Collector = class_(
+            given.machine,
+            c.targets,
+            fleet=c.fleet,
+            fleet_files=c.fleet_files,
+            interval_s=c.interval_s,
+            timeout_s=c.timeout_s,
+            ca_file=c.ca_file,
+            authorization_file=c.authorization_file,
+            context=given.context,
+        )
+    except (ValueError, OSError) as error:
+        raise ConfigError(f"dcgm: {error}") from error
+    return made
+
+
 def _replay(class_: Any, given: Given) -> Collector:
     made: Collector = class_(given.machine, given.config.replay.path, pace=given.config.replay.pace)
     return made
 
 
+def _services(class_: Any, given: Given) -> Collector:
+    from graynode.collectors.services_units import UNITS
+
+    said = given.config.services
+    units = [unit for unit in dict.fromkeys((*UNITS, *said.units)) if unit not in said.ignore]
+    made: Collector = class_(given.machine, units=units, full_ratio=said.full_ratio)
+    return made
+
+
+def _kubernetes(class_: Any, given: Given) -> Collector:
+    settings = _kubernetes_settings(given.config)
+    try:
+        made: Collector = class_(given.machine, given.context, settings)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return made
+
+
+def _kubernetes_cluster(class_: Any, given: Given) -> Collector:
+    try:
+        made: Collector = class_(given.machine, _kubernetes_settings(given.config))
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return made
+
+
+def _kubernetes_settings(config: Config) -> Any:
+    from graynode.collectors.kubernetes_api import Access
+    from graynode.collectors.kubernetes_jobs import Labels
+    from graynode.collectors.kubernetes_settings import Settings
+
+    k = config.kubernetes
+    return Settings(
+        node_name=k.node_name,
+        socket=k.socket,
+        api=k.api,
+        access=Access("", k.token_file, k.ca_file),
+        keep_s=k.keep_s,
+        labels=Labels(k.user_label, k.account_label, k.work_label),
+        kueue=k.kueue,
+    )
+
+
 _MAKE: Final[Mapping[str, Make]] = {
+    "nvml": _nvml,
     "host": _host,
+    "kubernetes": _kubernetes,
+    "kubernetes_cluster": _kubernetes_cluster,
     "kernel_log": _kernel_log,
     "simulated": _simulated,
     "replay": _replay,
+    "services": _services,
+    "dcgm": _dcgm,
 }
 """Collectors that want more than the machine; all others are made with it alone."""
 
@@ -90,12 +164,28 @@ def make_collectors(
     made: list[Collector] = []
     for name in dict.fromkeys(config.agent.collectors):
         try:
-            class_ = load(name)
-            make = _MAKE.get(name)
-            made.append(make(class_, given) if make else class_(machine))
+            made.append(make_one(name, given))
         except NoSource as none:
             _log.info("no such source on this machine; left out", collector=name, reason=str(none))
+    connect(made)
     return made
+
+
+def make_one(name: str, given: Given) -> Collector:
+    """One collector by its name. ``NoSource`` where this machine has none, ``KeyError`` for an unknown name."""
+    class_, make = load(name), _MAKE.get(name)
+    made: Collector = make(class_, given) if make else class_(given.machine)
+    if isinstance(getattr(made, "switches", None), Switches):
+        fields = given.config.fields
+        made.switches = switches(fields.off, fields.every)  # type: ignore[attr-defined]  # those that have fields to leave out
+    return made
+
+
+def connect(collectors: Sequence[Collector]) -> None:
+    """Ports are rows of ``infiniband``: where it runs, what ``ethtool`` reads goes into them."""
+    found: dict[str, Any] = {c.name: c for c in collectors}
+    if "ethtool" in found and "infiniband" in found:
+        found["infiniband"].more, found["ethtool"].feeds = found["ethtool"].take, True
 
 
 def probes(collectors: Sequence[Collector]) -> list[Probe]:
@@ -105,9 +195,14 @@ def probes(collectors: Sequence[Collector]) -> list[Probe]:
     if "nvml" in found:
         nvml = found["nvml"]
         made.append(lambda due: nvml.host_fields())
+    if "services" in found:
+        made.append(found["services"].host_fields)
     if "kernel_log" in found:
         log = found["kernel_log"]
         made.append(lambda due: {"kmsg_lost": log.lost})
+    if "dcgm" in found and "nvml" not in found:
+        dcgm = found["dcgm"]
+        made.append(lambda due: dcgm.host_fields() if 10 in due else {})
     return made
 
 

@@ -23,6 +23,8 @@ app = typer.Typer(
 )
 config_app = typer.Typer(help="The configuration in force.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
+agent_app = typer.Typer()
+app.add_typer(agent_app, name="agent")
 
 ConfigPath = Annotated[
     Path | None, typer.Option("--config", "-c", help="TOML file; default /etc/graynode/graynode.toml if it exists.")
@@ -101,19 +103,40 @@ def up(
     _call("up", data, nodes=nodes, days=days, seed=seed, faults=faults, once=once)
 
 
-@app.command()
+@agent_app.callback(invoke_without_command=True)
 def agent(
+    context: typer.Context,
     config: ConfigPath = None,
     once: Annotated[bool, typer.Option("--once", help="One round, then end.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print rows, send nothing.")] = False,
     verbose: Verbose = False,
 ) -> None:
-    """Collect on this node."""
+    """Collect on this node; or ask the agent that runs here to let go of the GPUs for a while."""
+    if context.invoked_subcommand is not None:
+        context.obj = config
+        return
     _load(config)  # a wrong file is said here, before the hand-over
     words = [*(("--config", str(config)) if config else ())]
     words += [flag for flag, on in (("--once", once), ("--dry-run", dry_run), ("--verbose", verbose)) if on]
     # A fresh interpreter without this command line's libraries: the agent is a guest on its node.
     os.execv(sys.executable, [sys.executable, "-m", "graynode.service.agent_main", *words])  # noqa: S606 (an argument list)
+
+
+@agent_app.command()
+def release(
+    context: typer.Context,
+    for_: Annotated[str, typer.Option("--for", help="How long: 30m, 90s, 1h30m; at most 24h.")],
+    reason: Annotated[str, typer.Option(help="What for; it is kept with the planned blindness.")] = "",
+    config: ConfigPath = None,
+) -> None:
+    """Close NVML, so that a GPU reset, a MIG change or a driver upgrade can go on. It comes back by itself."""
+    _call("release", _load(config or context.obj), for_, reason, function="release")
+
+
+@agent_app.command()
+def resume(context: typer.Context, config: ConfigPath = None) -> None:
+    """Read NVML again before the time of ``release`` is over."""
+    _call("release", _load(config or context.obj), function="resume")
 
 
 @app.command()
@@ -157,10 +180,13 @@ def import_(
     node: Annotated[str, typer.Option(help="Host that an nvidia-smi file comes from, where it does not say.")] = "",
     zone: Annotated[str, typer.Option(help="Time zone of an nvidia-smi file: its times name none.")] = "UTC",
     at: Annotated[str | None, typer.Option(help="Time of a file that has none, ISO 8601; default its mtime.")] = None,
+    query: Annotated[str, typer.Option(help="What --query-gpu asked, for its CSV without header.")] = "",
+    step: Annotated[float | None, typer.Option(min=0.001, help="Seconds between samples, if few; for windows.")] = None,
 ) -> None:
     """Bring data that is there already into the lake; twice is as good as once."""
     loaded = _load(config, lake__path=lake)
-    _call("importing", loaded, format_.value, paths or [], map_path=map_, node=node, zone=zone, at=at)
+    said = {"map_path": map_, "node": node, "zone": zone, "at": at, "query": query, "step": step}
+    _call("importing", loaded, format_.value, paths or [], function="run_asked", **said)
 
 
 @app.command()

@@ -38,13 +38,24 @@ class Agent(Section, frozen=True):
     state_dir: Path = Path("/var/lib/graynode")
     node_id: str = ""
     node: str = ""
-    collectors: tuple[str, ...] = ("nvml", "kernel_log", "infiniband", "host")
+    collectors: tuple[str, ...] = ("nvml", "kernel_log", "infiniband", "ethtool", "services", "host")
     batch_s: Seconds = 5.0
     deadline_s: Seconds = 10.0
     spool_max_bytes: Positive = 1 << 30
     metrics_listen: str = "127.0.0.1:9401"
     kmsg: Path = Path("/dev/kmsg")
     kernel_log_format: Literal["kmsg", "dmesg", "journal"] = "kmsg"
+
+
+class Services(Section, frozen=True):
+    """What the collector ``services`` watches. ``units`` add to the shipped list, ``ignore`` takes from it.
+
+    ``full_ratio``: a local file system is full from this share of its bytes or inodes on.
+    """
+
+    units: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    full_ratio: Annotated[float, Meta(gt=0, le=1)] = 0.97
 
 
 class Kafka(Section, frozen=True):
@@ -90,11 +101,17 @@ class Pipeline(Section, frozen=True):
 
 
 class Detect(Section, frozen=True):
-    """Rounds and hard events. ``shadow`` keeps statistical findings from being told; ``rules`` always speak."""
+    """Rounds and hard events. ``shadow`` keeps statistical findings from being told; ``rules`` always speak.
+
+    ``xid_severity`` is the site's own mind about single Xids, by number; ``digest`` tells nobody at once.
+    """
 
     detectors: tuple[str, ...] = ("rules", "ecc", "links", "pcie", "slow", "thermal", "blind", "forest")
     shadow: bool = True
     resolve_after_s: Seconds = 3600.0
+    xid_severity: dict[Annotated[str, Meta(pattern=r"^[0-9]{1,4}$")], Literal["page", "ticket", "digest"]] = field(
+        default_factory=dict
+    )
     metrics_listen: str = "127.0.0.1:9403"
 
 
@@ -129,11 +146,52 @@ class Simulated(Section, frozen=True):
     start: str = ""
 
 
+class Dcgm(Section, frozen=True):
+    """dcgm-exporters that the collector ``dcgm`` reads. ``targets`` are this machine's (``http://127.0.0.1:9400/metrics``).
+
+    ``fleet`` (``host:port`` or URLs) and ``fleet_files`` (Prometheus ``file_sd`` in JSON, by glob) are other nodes'.
+    """
+
+    targets: tuple[str, ...] = ()
+    fleet: tuple[str, ...] = ()
+    fleet_files: tuple[str, ...] = ()
+    interval_s: Annotated[float, Meta(ge=1, le=60)] = 10.0
+    timeout_s: Seconds = 5.0
+    ca_file: Path | None = None
+    authorization_file: Path | None = None
+
+
 class Replay(Section, frozen=True):
     """The recording that the collector ``replay`` gives again; ``pace`` 60 is an hour in a minute, 0 no wait."""
 
     path: Path | None = None
     pace: Annotated[float, Meta(ge=0)] = 1.0
+
+
+class Fields(Section, frozen=True):
+    """Fields that the agent does not read, or more seldom than the contract says (``collectors/switches.py``)."""
+
+    off: tuple[str, ...] = ()
+    every: dict[str, int] = field(default_factory=dict)
+
+
+class Kubernetes(Section, frozen=True):
+    """Collectors ``kubernetes`` (each node) and ``kubernetes_cluster`` (one machine).
+
+    ``api`` is empty inside a cluster, ``https://host:port`` outside, or ``off``; an empty ``node_name`` is
+    ``$NODE_NAME`` or the host's name; the labels are a site's own for the user, the account and the kind of work.
+    """
+
+    node_name: str = ""
+    socket: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+    api: str = ""
+    token_file: Path = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+    ca_file: Path = Path("/var/run/secrets/kubernetes.io/serviceaccount/ca.crt")
+    keep_s: Seconds = 3600.0
+    kueue: bool = True
+    user_label: str = ""
+    account_label: str = ""
+    work_label: str = ""
 
 
 class Config(Section, frozen=True):
@@ -148,6 +206,10 @@ class Config(Section, frozen=True):
     respond: Respond = field(default_factory=Respond)
     simulated: Simulated = field(default_factory=Simulated)
     replay: Replay = field(default_factory=Replay)
+    kubernetes: Kubernetes = field(default_factory=Kubernetes)
+    services: Services = field(default_factory=Services)
+    fields: Fields = field(default_factory=Fields)
+    dcgm: Dcgm = field(default_factory=Dcgm)
 
 
 def load(
@@ -174,11 +236,23 @@ def parse(settings: Mapping[str, Any], source: str) -> Config:
     """Settings as read from TOML, checked. Texts are taken for numbers where a number is wanted (environment)."""
     _check_keys(settings, Config, "", source)
     try:
-        return msgspec.convert(settings, Config, strict=False, dec_hook=_path)
+        config = msgspec.convert(settings, Config, strict=False, dec_hook=_path)
     except msgspec.ValidationError as error:
         message, _, where = str(error).partition(" - at ")
         key = where.strip("`").removeprefix("$.") or "the file"
         raise ConfigError(f"{source}: {key} = {_at(settings, key)!r}: {_allowed(key, message)}") from error
+    if config.fields.off or config.fields.every:
+        _check_switches(config.fields, source)
+    return config
+
+
+def _check_switches(fields: Fields, source: str) -> None:
+    from graynode.collectors.switches import switches
+
+    try:
+        switches(fields.off, fields.every)
+    except ValueError as error:
+        raise ConfigError(f"{source}: fields.{error}") from error
 
 
 def _is_ours(name: str) -> bool:

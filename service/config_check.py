@@ -32,6 +32,8 @@ def find_problems(config: Config) -> Iterator[str]:
         yield from _unreadable(f"respond.webhooks.{name}.secret_file", hook.secret_file)
     for key, folder in (("agent.state_dir", config.agent.state_dir), ("bus.spool_dir", config.bus.spool_dir)):
         yield from _unwritable(key, folder)
+    if (config.dcgm.targets or config.dcgm.fleet or config.dcgm.fleet_files) and "dcgm" not in config.agent.collectors:
+        yield "dcgm: targets are named, but agent.collectors has no 'dcgm': nothing reads them; add it there"
     if "://" not in config.lake.path:
         yield from _unwritable("lake.path", Path(config.lake.path))
 

@@ -25,7 +25,9 @@ import structlog
 
 from graynode.collectors.base import utc_now
 from graynode.detectors import make
+from graynode.detectors.event_rules import EventRules
 from graynode.detectors.incidents import Incidents
+from graynode.detectors.policy import shipped
 from graynode.pipeline.bus import Bus, BusRefused, BusUnavailable
 from graynode.pipeline.codec import Message, Origin, encode
 from graynode.pipeline.lake import Lake, LakeError, LakeTooNew
@@ -273,7 +275,12 @@ class Detect:
             consumer = when_there(join, stop, self.retry_s, self._log)
             if consumer is None:
                 return
-            hard_events.HardEvents(consumer, self._incidents, self._publish, self.clock, lock=self._lock).run(stop)
+            own = {int(code): severity for code, severity in self.config.detect.xid_severity.items()}
+            rules = functools.partial(EventRules, shipped().for_site(own))
+            path = hard_events.HardEvents(
+                consumer, self._incidents, self._publish, self.clock, rules=rules, lock=self._lock
+            )
+            path.run(stop)
         except BusRefused as error:
             self._log.error("detect stops: no waiting puts this right", reason=str(error))
             failed.set()

@@ -53,11 +53,12 @@ class HardEvents:
         publish: Publish,
         clock: Callable[[], datetime],
         *,
-        rules: EventRules | None = None,
+        rules: Callable[[], EventRules] = EventRules,
         lock: AbstractContextManager[Any] | None = None,
     ) -> None:
         self._consumer, self._incidents, self._publish, self._clock = consumer, incidents, publish, clock
-        self._rules = rules or EventRules()
+        self._new_rules = rules
+        self._rules = rules()
         self._lock = lock or nullcontext()
         self._seen: OrderedDict[str, None] = OrderedDict()
         self._read: dict[Partition, int] = {}
@@ -109,12 +110,12 @@ class HardEvents:
         try:
             return self._rules.findings(events)
         except Exception:
-            self._rules = EventRules()  # a part of these events is in the memory of the one that failed
+            self._rules = self._new_rules()  # a part of these events is in the memory of the one that failed
             return self._rules.findings([event for event in events if self._bearable(event)])
 
     def _bearable(self, event: dict[str, Any]) -> bool:
         try:
-            EventRules().findings([event])
+            self._new_rules().findings([event])
         except Exception as error:
             who = {name: str(event.get(name))[:100] for name in ("event_id", "node_id", "kind")}
             self._log.error("an event cannot be judged and is passed over", reason=repr(error)[:200], **who)

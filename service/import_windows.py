@@ -17,7 +17,7 @@ on where it stopped. What the lake has already is not written again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -35,6 +35,8 @@ from graynode.pipeline.windows import CARRY_FOR
 _HOUR: Final = timedelta(seconds=WINDOW_S["1h"])
 _SLICE_ROWS: Final = 20_000
 """Rows made windows at once: a slice has all of the contract's columns, some 200 of them, null or not."""
+_TELL_A_STEP: Final = 10
+"""Samples of one entity from which a schedule can be told."""
 _FINE_S: Final = float(WINDOW_S["30s"])
 _BIT_SECONDS: Final = (*(f"{bit}_s" for bit in CLOCK_EVENT_BITS), "other_clock_event_s")
 
@@ -48,6 +50,8 @@ class Made:
     """Hours (and 30 s windows) that the lake had already."""
     unfinished: int = 0
     """Samples of the hour that is not over: left for a later import, because a closed window never changes."""
+    unscheduled: int = 0
+    """Samples too few to tell at what step they were taken: no window is made of them."""
 
 
 def make_windows(
@@ -55,8 +59,8 @@ def make_windows(
 ) -> Made:
     """Write the windows of these samples that the lake lacks. ``LakeError``: not now; what is written stays.
 
-    ``step_s`` is the source's promised spacing; ``None`` where nobody knows: then ``samples_expected`` is null.
-    ``rows`` of other clusters are not looked at.
+    ``step_s`` is the source's promised spacing, by which ``samples_expected`` is; ``None`` where nobody knows: then
+    it is null. ``rows`` of other clusters are not looked at.
     """
     made = Made()
     ours = _keyed(table, rows).filter(pl.col("cluster") == cluster)
@@ -69,13 +73,38 @@ def make_windows(
     return made
 
 
+@dataclass(slots=True)
+class Brought:
+    """Hours and machines of which an import brought raw rows."""
+
+    hours: set[datetime] = field(default_factory=set)
+    nodes: set[str] = field(default_factory=set)
+
+    def note(self, rows: pl.DataFrame) -> None:
+        """Remember the hours and machines of these rows."""
+        self.hours.update(rows["ts"].dt.truncate("1h").unique().to_list())
+        self.nodes.update(rows["node_id"].unique().to_list())
+
+
 def fill_windows(
-    lake: Lake, cluster: str, hours: Iterable[datetime], step_s: float | None, *, table: str = "gpu", now: datetime
+    lake: Lake, cluster: str, brought: Brought, step_s: float | None, *, table: str = "gpu", now: datetime
 ) -> Made:
-    """The same for raw rows that are in the lake: for files whose rows come in no order. ``hours``: their starts."""
-    total = Made()
-    for since, until in _runs(sorted(set(hours))):
-        made = make_windows(lake, cluster, lake.read(table, since, until), step_s, table=table, now=now)
+    """Windows of raw rows that are in the lake: for files whose rows come in no order, when all of them are read.
+
+    Only of machines that the import brought: other machines' windows are the live pipeline's to make. Without
+    ``step_s`` the samples of the first day must tell it; where they are too few, no window is made and
+    ``Made.unscheduled`` counts them, because nobody could say how much of an hour they stand for.
+    """
+    total, nodes, hours = Made(), sorted(brought.nodes), sorted(brought.hours)
+    if not hours:
+        return total
+    step = step_s or _step_of_first_day(lake, cluster, table, hours, nodes)
+    for hour in hours:
+        rows = lake.read(table, hour, hour + _HOUR, node=nodes)
+        if step is None:
+            total.unscheduled += rows.filter(pl.col("cluster") == cluster).height
+            continue
+        made = make_windows(lake, cluster, rows, step, table=table, now=now)
         for name, count in made.stored.items():
             total.stored[name] = total.stored.get(name, 0) + count
         total.there += made.there
@@ -83,17 +112,23 @@ def fill_windows(
     return total
 
 
+def _step_of_first_day(
+    lake: Lake, cluster: str, table: str, hours: Sequence[datetime], nodes: Sequence[str]
+) -> float | None:
+    last = [hour for hour in hours if hour < hours[0] + timedelta(days=1)][-1]
+    keys = [*TABLES[table].entity, "ts"]
+    rows = lake.read(table, hours[0], last + _HOUR, keys, node=nodes)
+    return step_of(rows.filter(pl.col("cluster") == cluster), table)
+
+
 def step_of(rows: pl.DataFrame, table: str = "gpu") -> float | None:
-    """The usual spacing of an entity's samples, seconds: their median; ``None`` where no entity has two."""
+    """The usual spacing of an entity's samples, seconds: their median; ``None`` where no entity has ten of them."""
     entity = list(TABLES[table].entity)
-    if not rows.height:
+    keyed = _keyed(table, rows)
+    most = keyed.group_by(entity).len()["len"].max()
+    if not isinstance(most, int) or most < _TELL_A_STEP:
         return None
-    spacing = (
-        _keyed(table, rows)
-        .sort([*entity, "ts"])
-        .select(pl.col("ts").diff().over(entity).dt.total_microseconds())
-        .to_series()
-    )
+    spacing = keyed.sort([*entity, "ts"]).select(pl.col("ts").diff().over(entity).dt.total_microseconds()).to_series()
     median = spacing.drop_nulls().median()
     return float(median) / 1e6 if isinstance(median, int | float) and median > 0 else None
 
@@ -173,12 +208,6 @@ def _write(lake: Lake, name: str, frame: pl.DataFrame, made: Made) -> None:
     if fresh.height:
         lake.write(name, fresh)
     made.stored[name] = made.stored.get(name, 0) + fresh.height
-
-
-def _runs(hours: list[datetime]) -> Iterator[tuple[datetime, datetime]]:
-    """Hours one by one, as start and end."""
-    for hour in hours:
-        yield hour, hour + _HOUR
 
 
 def _hour_of(ts: datetime) -> datetime:

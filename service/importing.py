@@ -1,107 +1,149 @@
 """``graynode import``: data that is there already, into the lake; twice is as good as once.
 
-Rows pass the same check as an agent's (``codec.to_batch``) and go straight into the lake, not over the bus: the
-transaction that stores them also holds the hash of the file they came from (application id ``import/<format>/…``),
-so a kill leaves all of a file or nothing. Over the bus no transaction would span a whole file, and rows that are
-years old would pass the windows' watermarks of machines that are alive.
+Rows pass the same check as an agent's and go straight into the lake, not over the bus: the transaction that stores
+them also holds the hash of the file they came from (application id ``import/<format>/…``), so a kill leaves whole
+pieces only. Over the bus no transaction would span a piece of a file, and rows that are years old would pass the
+windows' watermarks of machines that are alive. ``docs/import.md`` has the formats.
 """
 
 from __future__ import annotations
 
-import gzip
-import hashlib
-import zlib
-from datetime import timedelta
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-import polars as pl
-
-from graynode.pipeline.codec import to_batch
-from graynode.pipeline.lake import Lake, LakeError, LakeTooNew
-from graynode.pipeline.schema import TABLES
-from graynode.service import import_ranking
+from graynode.pipeline.lake import Lake, LakeError, LakeTooNew, SecondWriter
+from graynode.service import import_datasets, import_map, import_smi, import_smi_say
 from graynode.service.config import Config, ConfigError
-from graynode.service.import_formats import FORMATS, Format, NotThisFormat, Parsed, reasons
+from graynode.service.import_formats import FORMATS, NotThisFormat
+from graynode.service.import_windows import Brought, fill_windows
+from graynode.service.simulate import progress_bar
 from graynode.service.wiring import make_lake
 
-MAX_BYTES: Final = 1 << 30
-"""Unpacked. These formats hold a fleet's year in megabytes; a larger file is something else, or an attack."""
-_GZIP: Final = b"\x1f\x8b"
+MAPPED: Final = ("parquet", "csv")
+KNOWN: Final = ("nvidia-smi", *MAPPED, *FORMATS)
+_One = Callable[[Path], int]
 
 
-def run(config: Config, format: str, path: Path, lake: Lake | None = None) -> int:  # noqa: A002 (the flag's name)
-    """Import one file, say what became of every record, rank probes. 0: all is in the lake; 1: none was readable."""
-    if format not in FORMATS:
-        raise ConfigError(f"--format {format}: known: {', '.join(FORMATS)}")
-    chosen, cluster = FORMATS[format], config.cluster
-    if cluster == Config().cluster:
-        cluster = chosen.cluster  # another cluster's data must not be taken for this one's
-    data = read(path)
+def run(
+    config: Config,
+    format: str,  # noqa: A002 (the flag's name)
+    paths: Path | Sequence[Path],
+    lake: Lake | None = None,
+    *,
+    map_path: Path | None = None,
+    asked: import_smi.Asked | None = None,
+    now: datetime | None = None,
+) -> int:
+    """Import files, say what became of every value. 0: all is in the lake; 1: of one none was readable; 2: one failed.
+
+    One file that cannot be used is a ``ConfigError``; of several it costs itself, and is said on stderr.
+    """
+    if format not in KNOWN:
+        raise ConfigError(f"--format {format}: known: {', '.join(KNOWN)}")
+    files = [paths] if isinstance(paths, Path) else list(paths)
+    if not files:
+        raise ConfigError(f"--format {format}: reads files: name at least one")
+    into, when = lake or make_lake(config), now or datetime.now(UTC)
+    plan = _plan(config, format, into, map_path, asked or import_smi.Asked(), when)
+    code = _import(plan.one, files[0], format) if len(files) == 1 else _import_all(plan.one, files, format)
+    _windows(into, config.cluster, plan, when)
+    return code
+
+
+def run_asked(
+    config: Config,
+    format_: str,
+    paths: Sequence[Path],
+    *,
+    map_path: Path | None,
+    node: str,
+    zone: str,
+    at: str | None,
+    query: str,
+    step: float | None,
+) -> int:
+    """``run`` with the command line's options as they are."""
+    return run(config, format_, paths, map_path=map_path, asked=import_smi.Asked(node, zone, at, query, step))
+
+
+@dataclass(slots=True)
+class _Plan:
+    """How one file is imported, and what of all of them becomes windows afterwards."""
+
+    one: _One
+    table: str = ""
+    brought: Brought = field(default_factory=Brought)
+    step_s: float | None = None
+
+
+def _plan(
+    config: Config, format_: str, lake: Lake, map_path: Path | None, asked: import_smi.Asked, now: datetime
+) -> _Plan:
+    if format_ in FORMATS:
+        return _Plan(lambda path: import_datasets.import_file(lake, config, format_, path))
+    brought = Brought()
+    if format_ == "nvidia-smi":
+        return _Plan(lambda path: _smi(lake, config.cluster, path, asked, brought, now), "gpu", brought, asked.step_s)
+    if map_path is None:
+        raise ConfigError(f"--format {format_}: needs --map FILE, which says what each column is (docs/import.md)")
+    wanted = import_map.read(map_path)
+    return _Plan(
+        lambda path: import_map.import_file(lake, config.cluster, format_, path, wanted, brought, now=now),
+        wanted.table,
+        brought,
+        wanted.step_s or asked.step_s,
+    )
+
+
+def _import_all(one: _One, files: Sequence[Path], format_: str) -> int:
+    code = 0
+    for path in files:
+        try:
+            code = max(code, _import(one, path, format_))
+        except ConfigError as error:
+            print(f"graynode: {error}", file=sys.stderr)
+            code = 2
+    return code
+
+
+def _import(one: _One, path: Path, format_: str) -> int:
     try:
-        parsed = chosen.parse(_text(data, path), cluster)
+        return one(path)
     except NotThisFormat as error:
-        others = ", ".join(name for name in FORMATS if name != format)
-        raise ConfigError(f"{path}: is not {format}: {error}; other formats: {others}") from error
-    try:
-        mark = f"import/{format}/{cluster}/{hashlib.sha256(data).hexdigest()}"
-        lake = lake or make_lake(config)
-        stored, there = store(lake, chosen, parsed, mark)
-        _say(path, chosen, cluster, parsed, stored, there)
-        if chosen.table == "probe":
-            print("\n".join(import_ranking.lines(import_ranking.ranking(lake, cluster), cluster)))
+        raise ConfigError(f"{path}: is not {format_}: {error}") from error
     except (LakeError, LakeTooNew) as error:
         raise ConfigError(str(error)) from error
-    return 0 if parsed.rows or not parsed.read else 1
+    except SecondWriter as error:
+        raise ConfigError(f"{path}: is being imported by another process: {error}") from error
 
 
-def read(path: Path) -> bytes:
-    """The file's bytes, unpacked if they are gzip's. ``ConfigError`` where they cannot be had."""
+def _smi(lake: Lake, cluster: str, path: Path, asked: import_smi.Asked, brought: Brought, now: datetime) -> int:
+    with progress_bar(f"importing {path.name}") as told:
+        done = import_smi.import_file(lake, cluster, path, asked, now=now, told=told)
+    brought.hours |= done.brought.hours
+    brought.nodes |= done.brought.nodes
+    print("\n".join(import_smi_say.lines(path, cluster, done, asked, now)))
+    return 0 if done.ledger.stored.total() else 1
+
+
+def _windows(lake: Lake, cluster: str, plan: _Plan, now: datetime) -> None:
+    """Windows of what all files brought together: an hour's is made once, and does not change after."""
+    if not plan.brought.hours:
+        return
     try:
-        with path.open("rb") as raw:
-            packed = raw.read(2) == _GZIP
-        with gzip.open(path) if packed else path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ConfigError(f"{path}: damaged gzip: {error}") from error
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error
-    if len(data) > MAX_BYTES:
-        raise ConfigError(f"{path}: more than {MAX_BYTES >> 20} MiB unpacked; split it")
-    return data
-
-
-def store(lake: Lake, chosen: Format, parsed: Parsed, mark: str) -> tuple[int, int]:
-    """Write what the lake lacks in one transaction that also holds ``mark``, the file's own application id.
-
-    Gives how many rows were stored and how many were there already.
-    """
-    if lake.offset(chosen.table, mark) is not None:
-        return 0, len(parsed.rows)
-    if not parsed.rows:
-        return 0, 0
-    frame = pl.from_arrow(to_batch(TABLES[chosen.table], parsed.rows))
-    assert isinstance(frame, pl.DataFrame)  # noqa: S101 (a batch gives a frame; narrows the type)
-    first, last = min(row["ts"] for row in parsed.rows), max(row["ts"] for row in parsed.rows)
-    known = lake.read(chosen.table, first, last + timedelta(microseconds=1), columns=[chosen.id_column])
-    fresh = frame.join(known, on=chosen.id_column, how="anti").sort("ts")
-    lake.write(chosen.table, fresh, offsets={mark: 1})
-    return fresh.height, frame.height - fresh.height
-
-
-def _text(data: bytes, path: Path) -> str:
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not UTF-8 text at byte {error.start}") from error
-
-
-def _say(path: Path, chosen: Format, cluster: str, parsed: Parsed, stored: int, there: int) -> None:
-    print(f"{path}: {parsed.read:,} records of {chosen.name} into table {chosen.table}, cluster {cluster!r}")
-    print(f"{stored:>7,} stored")
-    if there:
-        print(f"{there:>7,} were there already")
-    if parsed.duplicates:
-        print(f"{parsed.duplicates:>7,} exact repeats inside the file, dropped")
-    for line in reasons(parsed.refused):
-        print(line)
+        with progress_bar("making windows"):
+            made = fill_windows(lake, cluster, plan.brought, plan.step_s, table=plan.table, now=now)
+    except LakeError as error:
+        raise ConfigError(f"{error}; the samples are stored, import again for their windows") from error
+    for name, count in made.stored.items():
+        print(f"windows: {count:,} of {name} stored")
+    if made.there:
+        print(f"windows: {made.there:,} were there already; samples that came after stay out of them")
+    if made.unfinished:
+        print(f"windows: {made.unfinished:,} samples are of an hour that is not over: import again later")
+    if made.unscheduled:
+        print(f"windows: none of {made.unscheduled:,} samples: too few to tell their spacing; say it with --step")

@@ -45,7 +45,7 @@ class Access:
 class PrometheusClient:
     """One server. ``ConfigError`` where its address or a file of ``access`` cannot be used.
 
-    A question raises ``Refused``, ``TooMuch`` or ``Away`` (``prometheus_refusals``), each with query, answer and way out.
+    A question raises ``Refused``, ``TooMuch`` or ``Away`` (``prometheus_refusals``).
     """
 
     def __init__(
@@ -136,7 +136,9 @@ class PrometheusClient:
         return b"".join(parts)
 
     def _late(self, query: str) -> TooMuch:
-        return TooMuch(query, f"no whole answer within {self._access.timeout_s:g} s", _ASK_LESS)
+        late = TooMuch(query, f"no whole answer within {self._access.timeout_s:g} s", _ASK_LESS)
+        late.late = True
+        return late
 
     def _pace(self) -> None:
         now = self._monotonic()

@@ -34,7 +34,9 @@ class Refused(PrometheusError):
 
 
 class TooMuch(PrometheusError):
-    """It would answer a smaller question."""
+    """It would answer a smaller question. ``late``: it did not answer this one in time."""
+
+    late = False
 
 
 class Busy(PrometheusError):

@@ -15,6 +15,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import agent_fakes
+import ethtool_standin
+import exporter_standin
 import node_files
 import nvml_rig
 import nvml_standin
@@ -58,9 +61,25 @@ def _infiniband(folder: Path) -> Collector:
     return made
 
 
+def _ethtool(folder: Path) -> Collector:
+    node_files.Ports(folder / "sys").net("eth0")
+    ports = ethtool_standin.Standin(eth0=ethtool_standin.Fake(memory=ethtool_standin.qsfp28()))
+    made: Collector = load("ethtool")(node_files.node(folder), kernel=ports.kernel())
+    return made
+
+
 def _host(folder: Path) -> Collector:
     made: Collector = load("host")(node_files.node(folder, proc=Path("/proc"), sys=Path("/sys")))
     return made
+
+
+def _dcgm(folder: Path) -> Collector:
+    exporter = exporter_standin.shared()
+    made = load("dcgm")(node_files.node(folder), [exporter.url()], interval_s=0.02, timeout_s=5.0)
+    made.scraper.start()
+    assert agent_fakes.until(lambda: made.scraper.waiting > 0)
+    collector: Collector = made
+    return collector
 
 
 def _replay(folder: Path) -> Collector:
@@ -77,8 +96,8 @@ def _simulated(folder: Path) -> Collector:
 
 
 EXAMPLES: dict[str, Callable[[Path], Collector]] = {
-    "nvml": _nvml, "kernel_log": _kernel_log, "infiniband": _infiniband, "host": _host, "replay": _replay,
-    "simulated": _simulated,
+    "nvml": _nvml, "kernel_log": _kernel_log, "infiniband": _infiniband, "ethtool": _ethtool, "host": _host,
+    "dcgm": _dcgm, "replay": _replay, "simulated": _simulated,
 }  # fmt: skip
 
 
@@ -202,8 +221,8 @@ def test_values_are_in_their_legal_range(collector: Collector) -> None:
 
 def test_slow_fields_come_in_their_rounds_only(collector: Collector) -> None:
     """A field of the 10 s or 60 s class is null in other rounds: what was not read is not repeated."""
-    if collector.name == "replay":
-        pytest.skip("gives what was recorded")
+    if collector.name in ("replay", "dcgm"):
+        pytest.skip("gives what was recorded, or what a page holds at the page's own pace")
     for table, row in _each(_rounds(collector, 4, lambda n: frozenset({1}))[1:]):
         if table in SAMPLED:
             late = {n for n, v in row.items() if v is not None and TABLES[table].field(n).every_s != 1}

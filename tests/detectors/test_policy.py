@@ -120,3 +120,17 @@ def test_no_policy_file(tmp_path: Path) -> None:
     """A missing file is named."""
     with pytest.raises(ValueError, match=r"nowhere\.json"):
         load(tmp_path / "nowhere.json")
+
+
+def test_a_site_has_its_own_mind_about_an_xid() -> None:
+    """Its severity wins and the verdict says whose it is; other numbers, and what ends something, stay as they are."""
+    own = shipped().for_site({63: "page", 79: "digest", 9999: "digest"})
+    assert own.xid(63).severity == "page"
+    assert own.xid(63).action_source.endswith("severity set by this site")
+    assert own.xid(79).severity == "digest"
+    assert own.xid(9999).severity == "digest"
+    assert own.xid(95) == shipped().xid(95)
+    over = {"action_to": "0", "action": "none"}
+    assert shipped().for_site({154: "page"}).xid(154, over) == shipped().xid(154, over)
+    with pytest.raises(ValueError, match="Xid 13: 'loud' is none of page, ticket, digest"):
+        shipped().for_site({13: "loud"})

@@ -90,6 +90,11 @@ def samples(rows: Rows) -> dict[str, Mapping[str, Any]]:
     return {r["gpu_uuid"]: r for r in rows.get("gpu", ()) if r["mig_instance"] is None}
 
 
+def links(rows: Rows, gpu_uuid: str) -> dict[int, Mapping[str, Any]]:
+    """Rows of a GPU's NVLinks by their number."""
+    return {int(r["link"].rpartition("/")[2]): r for r in rows.get("link", ()) if r["gpu_uuid"] == gpu_uuid}
+
+
 def events(rows: Rows, kind: str = "") -> list[Mapping[str, Any]]:
     """Events of a kind, attributes parsed."""
     found = [e for e in rows.get("event", ()) if not kind or e["kind"] == kind]

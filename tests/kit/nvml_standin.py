@@ -215,6 +215,16 @@ _GPM: Final = {
 }  # fmt: skip
 
 
+def _links(count: int, version: int) -> dict[str, Any]:
+    """Links that are up, to NVSwitches by turns; the far end's own link number is the same plus 16."""
+    return {
+        "links": count, "link_version": version, "link_remote": 2, "fi.164": "u26562",
+        **{f"link.{i}": 1 for i in range(count)},
+        **{f"link_remote_bus.{i}": f"0000:0{5 + i % 4}:00.0" for i in range(count)},
+        **{f"fi.146.{i}": f"u{i + 16}" for i in range(count)},
+    }  # fmt: skip
+
+
 def _hopper(links: int) -> dict[str, Any]:
     return {
         **_DATACENTRE,
@@ -225,7 +235,7 @@ def _hopper(links: int) -> dict[str, Any]:
         "mem.total": 85_520_809_984, "mem.used": 70_000_000_000,
         "pcie.gen": 5, "pcie.gen_max": 5,
         "fi.82": "u72", "fi.186": "u655120", "fi.269": 0, "fi.270": 0, "fi.271": 0,
-        "links": links, **{f"link.{i}": 1 for i in range(links)},
+        **_links(links, 6), **{f"fi.{i}": 0 for i in (161, 162, 163)},
         **{f"fi.{i}": 0 for i in (38, 45, 52, 59, 160)},
         f"fi.138.{ALL_LINKS}": "500000000+250000", f"fi.139.{ALL_LINKS}": "500000000+250000",
         "fabric.state": 3, "fabric.status": 0, "fabric.clique": 1, "fabric.cluster": 0xAB, "fabric.health": 0x2AA,
@@ -243,6 +253,10 @@ def b200(path: Path, gpus: int = 8, driver: str = "580.126.09") -> Scenario:
     counts = {f"fi.{i}.{ALL_LINKS}": 0 for i in (*range(206, 216), 219, 221)}
     counts |= {f"fi.{i}.{ALL_LINKS}": "9000000000+1000000" for i in (202, 204)}
     counts |= {f"fi.{i}.{ALL_LINKS}": 15 << 8 | 255 for i in (220, 222)}
+    each = {f"fi.{i}.{link}": 0 for i in (*range(206, 216), 219, 221) for link in range(18)}
+    each |= {f"fi.{i}.{link}": f"{10_000 * link}+1000" for i in range(201, 205) for link in range(18)}
+    each |= {f"fi.{i}.{link}": 15 << 8 | 255 for i in (220, 222) for link in range(18)}
+    counts |= {**each, "link_version": 7, "fi.164": "u53125"}
     return _fleet(path, gpus, driver, {"name": "NVIDIA B200", "vbios": "97.00.60.00.0A", **_hopper(18), **counts})
 
 
@@ -255,9 +269,31 @@ def a100(path: Path, gpus: int = 8, driver: str = "550.163.01") -> Scenario:
         "power.default": 400000, "power.enforced": 400000, "energy": "5000000000+391120",
         "threshold.0": 92, "threshold.1": 89, "threshold.2": 95, "threshold.3": 85, "mem.total": 85_899_345_920,
         "mem.used": 61_000_000_000, "fi.82": "u66", "fi.186": "u398000", "gpm": 0,
-        "links": 12, **{f"link.{i}": 1 for i in range(12)}, **{f"fi.{i}": 0 for i in (38, 45, 52, 59, 160)},
+        **_links(12, 5), "no_link_fields": 1, **{f"link_errors.{i}": 0 for i in range(5)},
+        **{f"fi.{i}": 0 for i in (38, 45, 52, 59, 160)},
         f"fi.138.{ALL_LINKS}": 7_000_000, f"fi.139.{ALL_LINKS}": 7_000_000,
     })  # fmt: skip
+
+
+def gb200(path: Path, gpus: int = 4, driver: str = "580.126.09") -> Scenario:
+    """A compute tray of a rack: B200's answers, and where in the rack and its NVLink domain each GPU is."""
+    scenario = b200(path, gpus, driver)
+    scenario.update({
+        "name": "NVIDIA GB200", "fabric.cluster": 0xC7, "fabric.clique": 3, "platform.serial": "1820224000317",
+        "platform.slot": 24, "platform.tray": 14, "platform.host": 1, "platform.peer": 1,
+    })  # fmt: skip
+    for gpu in range(gpus):
+        scenario.set("platform.module", gpu + 1, gpu)
+    return scenario.write()
+
+
+def a100_pcie(path: Path, gpus: int = 2, driver: str = "550.163.01") -> Scenario:
+    """A100 cards in PCIe slots without a bridge: their NVLinks are there and lead nowhere."""
+    scenario = a100(path, gpus, driver)
+    scenario.update({"name": "NVIDIA A100 80GB PCIe", **{f"link.{i}": 0 for i in range(12)}})
+    for i in range(12):
+        scenario.unset(f"link_remote_bus.{i}")
+    return scenario.unset("link_remote").unset("fi.164").write()
 
 
 def consumer(path: Path, gpus: int = 1, driver: str = "580.126.09") -> Scenario:
@@ -276,13 +312,26 @@ def consumer(path: Path, gpus: int = 1, driver: str = "580.126.09") -> Scenario:
 def mig(scenario: Scenario, gpu: int = 0) -> Scenario:
     """Turn MIG on for one GPU: two instances, 3g.40gb and 4g.40gb; the parent loses utilisation and row remaps."""
     for n, (gi, profile) in enumerate(((1, "3g.40gb"), (2, "4g.40gb"))):
-        scenario.update({
-            f"mig.{n}.gi": gi, f"mig.{n}.uuid": f"MIG-{gpu:08x}-0000-0000-0000-{gi:012x}",
-            f"mig.{n}.name": f"NVIDIA H100 80GB HBM3 MIG {profile}", f"mig.{n}.mem.total": 42_000_000_000,
-            f"mig.{n}.mem.used": 10_000_000_000 * gi, f"mig.{n}.mem.reserved": 30_000_000, f"mig.{n}.processes": gi,
-            f"mig.{n}.gpm.2": 40.0 * gi, f"mig.{n}.gpm.5": 12.0,
-        }, gpu)  # fmt: skip
+        instance(scenario, gpu, n, gi, profile)
     scenario.set("mig", 1, gpu)
     for key in ("util.gpu", "util.memory", "remap.cor"):
         scenario.error(key, NOT_SUPPORTED, gpu)
     return scenario.write()
+
+
+def instance(scenario: Scenario, gpu: int, place: int, gi: int, profile: str) -> Scenario:
+    """Make a GPU instance with one compute instance at that index of the list; written by whoever changes more."""
+    return scenario.update({
+        f"mig.{place}.gi": gi, f"mig.{place}.uuid": f"MIG-{gpu:08x}-0000-0000-0000-{gi:012x}",
+        f"mig.{place}.name": f"NVIDIA H100 80GB HBM3 MIG {profile}", f"mig.{place}.mem.total": 42_000_000_000,
+        f"mig.{place}.mem.used": 10_000_000_000 * gi, f"mig.{place}.mem.reserved": 30_000_000,
+        f"mig.{place}.processes": gi, f"mig.{place}.gpm.2": 40.0 * gi, f"mig.{place}.gpm.5": 12.0,
+    }, gpu)  # fmt: skip
+
+
+def no_instance(scenario: Scenario, gpu: int, place: int) -> Scenario:
+    """Destroy the instance at that index: its handle answers NOT_FOUND from now on."""
+    for scope, key in list(scenario.values):
+        if scope == str(gpu) and key.startswith(f"mig.{place}."):
+            del scenario.values[scope, key]
+    return scenario

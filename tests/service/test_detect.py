@@ -5,19 +5,22 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import polars as pl
 import pytest
 import structlog
+from agent_fakes import until
+from finding_rows import event
 from window_rounds import START, Cluster, Columns
 
 from graynode.detectors.base import Round
 from graynode.pipeline.bus import BusUnavailable
-from graynode.pipeline.codec import Message, decode
+from graynode.pipeline.codec import Message, Origin, decode, encode
 from graynode.pipeline.lake import CLOSED_THROUGH, Lake
-from graynode.pipeline.schema import FINDINGS, INCIDENTS
+from graynode.pipeline.schema import EVENTS, FINDINGS, INCIDENTS
 from graynode.pipeline.spool import SpoolBus
 from graynode.service.config import Config, ConfigError, parse
 from graynode.service.detect import Detect, only_one
@@ -324,3 +327,24 @@ def test_the_role_starts_on_nothing_waits_and_stops(tmp_path: Path) -> None:
     threading.Timer(1.0, stop.set).start()
     assert role.detect.run(stop) == 0
     role.detect.close()
+
+
+def test_a_site_decides_how_loud_an_xid_is(tmp_path: Path) -> None:
+    """``detect.xid_severity`` reaches the hard-event path: what the site calls a ticket is told, its digest is not."""
+    config = settings(tmp_path, xid_severity={"31": "ticket", "95": "digest"})
+    bus = SpoolBus(tmp_path / "bus", 1 << 30)
+    now = datetime.now(UTC)
+    events = [event(0, code=code, ts=now) for code in (31, 95)]
+    with closing(bus.producer()) as producer:
+        producer.send(EVENTS, [encode("event", events, Origin("test", "n1", 1), 1, now)])
+    stop = threading.Event()
+    role = threading.Thread(target=Detect(config, bus, Lake(str(tmp_path / "lake"))).run, args=(stop,))
+    role.start()
+    try:
+        assert until(lambda: bool(heard(tmp_path, INCIDENTS)))
+        time.sleep(0.5)
+    finally:
+        stop.set()
+        role.join(30)
+    told = [from_message(message) for message in heard(tmp_path, INCIDENTS)]
+    assert {i["evidence"][0]["signal"] for i in told} == {"xid_31"}

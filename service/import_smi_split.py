@@ -1,0 +1,123 @@
+"""A file as captures: XML documents, ``-q`` logs and CSV tables, one after the other and mixed, read line by line.
+
+People keep what ``nvidia-smi -l`` wrote for weeks, and bug reports hold several of its outputs with titles between
+them. So the beginnings are looked for, and lines that are of none of the three forms are counted as such.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final, TextIO
+
+from graynode.service.import_smi_capture import LONGEST, Capture
+from graynode.service.import_smi_csv import CsvReader, canonical, names_of
+from graynode.service.import_smi_record import Ledger
+from graynode.service.import_smi_text import BEGIN, TextReader
+from graynode.service.import_smi_xml import XmlReader
+
+_TITLE: Final = re.compile(r"^# (.{1,60}?) :: (.{1,60}?)(?: \(.*)?$")
+"""A title of a collected report; its commands are told apart in what is refused."""
+OUTSIDE: Final = "a line that is neither XML, -q nor CSV of --query-gpu"
+LOST: Final = "a line that says that a GPU is lost, without its UUID"
+_LOST: Final = re.compile(r"GPU is lost|Unable to determine the device handle")
+_XML: Final = re.compile(r"^\s*(<\?xml|<!DOCTYPE nvidia_smi_log|<nvidia_smi_log)")
+
+
+class Splitter:
+    """The file's state between two lines. ``query`` are the names of a CSV query without header."""
+
+    def __init__(self, ledger: Ledger, query: Sequence[str] = ()) -> None:
+        self._ledger = ledger
+        self._query = [canonical(name) for name in query]
+        self._xml: XmlReader | None = None
+        self._text: TextReader | None = None
+        self._csv: CsvReader | None = None
+        self._title = ""
+
+    def captures(self, lines: TextIO) -> Iterator[Capture]:
+        """All captures of the file, in its order."""
+        long = False
+        while piece := lines.readline(LONGEST):
+            whole = piece.endswith("\n")
+            if self._xml is not None:
+                yield from self._in_xml(piece)
+            elif long or (not whole and len(piece) >= LONGEST):
+                if not long:
+                    self._ledger.refuse(f"a line longer than {LONGEST >> 20} million characters")
+                long = not whole
+            else:
+                yield from self._line(piece.rstrip("\r\n"), cut=not whole)
+        yield from self._end()
+
+    def _in_xml(self, piece: str) -> Iterator[Capture]:
+        assert self._xml is not None  # noqa: S101 (the caller looked; narrows the type)
+        self._xml.feed(piece)
+        if self._xml.over and (self._xml.capture.devices or self._xml.capture.shared or piece.strip()):
+            yield from self._xml_over(piece)
+
+    def _xml_over(self, piece: str) -> Iterator[Capture]:
+        """A document that went wrong is over at its own end tag; one that is well has met it."""
+        assert self._xml is not None  # noqa: S101 (the caller looked; narrows the type)
+        if "</nvidia_smi_log>" in piece or _XML.match(piece):
+            capture, self._xml = self._xml.capture, None
+            yield capture
+            if _XML.match(piece) and "</nvidia_smi_log>" not in piece:
+                yield from self._line(piece.rstrip("\r\n"), cut=False)
+
+    def _line(self, line: str, *, cut: bool) -> Iterator[Capture]:
+        if _XML.match(line):
+            yield from self._end()
+            self._xml = XmlReader(self._ledger)
+            yield from self._in_xml(line + "\n")
+        elif BEGIN.match(line):
+            yield from self._end()
+            self._text = TextReader(self._ledger)
+        elif line.startswith("####"):
+            yield from self._end()
+        elif self._text is not None:
+            self._in_text(line, cut=cut)
+        else:
+            yield from self._in_table(line, cut=cut)
+
+    def _in_text(self, line: str, *, cut: bool) -> None:
+        assert self._text is not None  # noqa: S101 (the caller looked; narrows the type)
+        if cut and line.strip():
+            self._ledger.refuse("the last value of a file that ends without a line end: it may be cut")
+        else:
+            self._text.line(line)
+
+    def _in_table(self, line: str, *, cut: bool) -> Iterator[Capture]:
+        title = _TITLE.match(line)
+        if title is not None:
+            self._title = title[2]
+            return
+        if not line.strip():
+            return
+        names = None if line.startswith("#") else names_of(line)
+        if names is not None or (self._csv is None and self._query and not line.startswith("#")):
+            yield from self._end()
+            self._csv = CsvReader(names or self._query, self._ledger)
+            if names is not None:
+                return
+        if self._csv is not None:
+            capture = self._csv.row(line, cut=cut)
+            if capture is not None:
+                yield capture
+        else:
+            self._outside(line)
+
+    def _outside(self, line: str) -> None:
+        self._ledger.refuse(LOST if _LOST.search(line) else OUTSIDE)
+        self._ledger.sections[self._title or "no title"] += 1
+
+    def _end(self) -> Iterator[Capture]:
+        if self._xml is not None:
+            self._xml.close()
+            yield self._xml.capture
+        if self._text is not None:
+            yield self._text.capture
+        rest = self._csv.rest() if self._csv is not None else None
+        if rest is not None:
+            yield rest
+        self._xml = self._text = self._csv = None
