@@ -4,6 +4,7 @@ PY := .venv/bin/python
 PYTEST := $(PY) -I -m pytest
 PACKAGES := collectors pipeline detectors responders dashboards service
 KILLS ?= 5
+JOBS ?= 2
 
 .DEFAULT_GOAL := help
 .PHONY: help dev run test test-long check bench bench-demo docs wheel wheel-test lock clean
@@ -27,7 +28,7 @@ run: .venv/.server ## the main job on this machine: live host metrics, a simulat
 
 test: .venv/.server ## every suite, real components included (≤ 15 minutes on 2 cores)
 	@deploy/dev/packages test
-	GRAYNODE_KILLS=$(KILLS) $(PYTEST) -m "not long"
+	GRAYNODE_KILLS=$(KILLS) $(PYTEST) -m "not long" -n $(JOBS) --dist loadfile
 
 test-long: .venv/.server ## the suites that take minutes each
 	@deploy/dev/packages test

@@ -53,10 +53,39 @@ def pytest_unconfigure() -> None:
         gc.collect()
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker of several hands over what it could not run."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["not_run"] = dict(NOT_RUN)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """A worker has ended: what it could not run is not run."""
+    NOT_RUN.update(getattr(node, "workeroutput", {}).get("not_run", {}))
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     for suite, reason in NOT_RUN.items():
         terminalreporter.write_sep("!", f"NOT RUN: {suite}", red=True, bold=True)
         terminalreporter.write_line(reason)
+
+
+@pytest.fixture(scope="session")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A real Slurm of three nodes that all tests share (``slurm_rig.Slurm``); leave it as you found it."""
+    import slurm_rig
+
+    try:
+        made = slurm_rig.Slurm(tmp_path_factory.mktemp("slurm"))
+    except slurm_rig.CannotRun as error:
+        cannot_run("everything over a real Slurm", str(error))
+        raise AssertionError from error
+    try:
+        yield made.start()
+    finally:
+        made.stop()
 
 
 @pytest.fixture(scope="session")

@@ -53,7 +53,7 @@ def test_rounds_share_one_timestamp_and_all_rows_arrive(tmp_path: Path) -> None:
     assert all(len(t) == len(s.rounds) for t, s in zip(times, sources, strict=True))
     assert len(sink.rows("host")) == sum(len(s.rounds) for s in sources)
     assert sources[0].rounds[0].due == {1, 10, 60}
-    assert [10 in r.due for r in sources[0].rounds[:21]].count(True) in (2, 3)
+    assert 2 <= [10 in r.due for r in sources[0].rounds[:21]].count(True) <= 10  # more where ticks were skipped
     assert [s.closed for s in sources] == [1, 1, 1]
     assert sink.closed == 0  # whoever opened the bus closes it
 
