@@ -18,6 +18,10 @@ COLLECTORS: Final[tuple[tuple[str, str], ...]] = (
     ("host", "graynode.collectors.host:Host"),
     ("kubernetes", "graynode.collectors.kubernetes:Kubernetes"),
     ("kubernetes_cluster", "graynode.collectors.kubernetes_cluster:KubernetesCluster"),
+    ("slurm", "graynode.collectors.slurm:Slurm"),
+    ("slurm_cluster", "graynode.collectors.slurm_cluster:SlurmCluster"),
+    ("steps", "graynode.collectors.step_socket:StepSocket"),
+    ("job_log", "graynode.collectors.job_log:JobLog"),
     ("replay", "graynode.collectors.replay:Replay"),
     ("simulated", "graynode.collectors.simulated:Simulated"),
 )

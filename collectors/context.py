@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from graynode.collectors.base import Rows
 
 _JOBS_KEPT: Final = 1000
+_SELF: Final = "steps"
 
 
 class GpuKey(NamedTuple):
@@ -56,11 +57,13 @@ class JobContext:
 
     def place(self, source: str, placements: Mapping[GpuKey, Placement]) -> None:
         """A source's answer, whole; an empty one withdraws what it said."""
-        self._placed[source] = dict(placements)
+        placed = {**self._placed, source: dict(placements)}
+        self._placed = dict(sorted(placed.items(), key=lambda entry: entry[0] == _SELF))  # the sort keeps the order
 
     def of(self, gpu: GpuKey) -> Placement | None:
-        """What is placed on a GPU. The source that spoke first in this agent's life names the job; those that agree
-        add role and rank. A whole GPU's placement holds for its MIG instances, never the reverse."""
+        """What is placed on a GPU. The source that spoke first in this agent's life names the job, a scheduler before
+        what a job says of itself (``steps``); those that agree add role and rank. A whole GPU's placement holds for its
+        MIG instances, never the reverse."""
         found: Placement | None = None
         for placements in tuple(self._placed.values()):
             said = placements.get(gpu) or placements.get(GpuKey(gpu.gpu_uuid))

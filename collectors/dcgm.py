@@ -11,30 +11,22 @@ import functools
 import ssl
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from graynode.collectors.base import Machine, NoSource, Round, Row, Rows
 from graynode.collectors.context import GpuKey, JobContext
 from graynode.collectors.dcgm_node import Node
 from graynode.collectors.dcgm_rows import Names, PageRows, Tally
 from graynode.collectors.dcgm_scraper import Pace, Scraper
-from graynode.collectors.dcgm_targets import (
-    MOST_TARGETS,
-    Target,
-    TargetFiles,
-    WrongTarget,
-    fleet_target,
-    own_target,
-)
-
-_TOO_MANY: Final = f"more than {MOST_TARGETS} targets; the rest is left out"
+from graynode.collectors.dcgm_targets import Target, TargetFiles, WrongTarget, fleet_target, own_target
+from graynode.collectors.switches import Switches
 
 
 class Dcgm:
-    """Scrapes exporters every ``interval_s``. ``NoSource`` where no target is configured; ``WrongTarget`` for an
-    address that is none, and ``OSError`` where the certificate or authorization file cannot be read.
+    """Scrapes exporters every ``interval_s``, looks at ``fleet_files`` every ``reread_s``.
 
-    ``context`` knows jobs by better sources than labels of pods.
+    ``context`` knows jobs by better sources than labels of pods. ``NoSource`` where no target is configured;
+    ``WrongTarget`` for an address that is none; ``OSError`` where the certificate or authorization file cannot be read.
     """
 
     name: ClassVar[str] = "dcgm"
@@ -49,6 +41,7 @@ class Dcgm:
         fleet_files: Sequence[str] = (),
         interval_s: float = 10.0,
         timeout_s: float = 5.0,
+        reread_s: float = 5.0,
         ca_file: Path | None = None,
         authorization_file: Path | None = None,
         context: JobContext | None = None,
@@ -56,17 +49,17 @@ class Dcgm:
         if not (targets or fleet or fleet_files):
             raise NoSource("no exporter is configured: dcgm.targets, dcgm.fleet or dcgm.fleet_files")
         self._machine, self._interval_s, self._context = machine, interval_s, context
-        self._fixed = [*map(own_target, targets), *map(fleet_target, fleet)]
-        self._files = TargetFiles(fleet_files)
+        fixed = [*map(own_target, targets), *map(fleet_target, fleet)]
         self._names: Names = {}
         self._shared: dict[frozenset[str], frozenset[str]] = {}
+        self.switches = Switches()
         self.tally = Tally()
         """Every value read so far, by what became of it."""
         if ca_file is not None:
             ssl.create_default_context(cafile=ca_file)  # one that cannot be used is said now, not by every target
         authorization = authorization_file.read_text(encoding="ascii").strip() if authorization_file else ""
         self.scraper = Scraper(
-            self._find, self._node, Pace(interval_s, timeout_s),
+            fixed, TargetFiles(fleet_files).read, self._node, Pace(interval_s, timeout_s, reread_s),
             tls=functools.cache(lambda: ssl.create_default_context(cafile=ca_file)), authorization=authorization,
         )  # fmt: skip
 
@@ -94,16 +87,9 @@ class Dcgm:
         known = [count for count in counts if count is not None]
         return {"gpus_read": sum(known)} if known and len(known) == len(counts) else {}
 
-    def _find(self) -> tuple[list[Target], list[str]]:
-        more, trouble = self._files.read()
-        found = list({target.instance: target for target in [*more, *self._fixed]}.values())
-        if len(found) > MOST_TARGETS:
-            trouble.append(_TOO_MANY)
-        return found[:MOST_TARGETS], trouble
-
     def _node(self, target: Target) -> Node:
         knows: Callable[[str, str | None], bool] = self._knows_job if target.own else lambda _uuid, _instance: False
-        pages = PageRows(self._names, self._shared, self.tally, knows)
+        pages = PageRows(self._names, self._shared, self.tally, self.switches, knows)
         return Node(target, self._machine.cluster, self._machine.node_id, pages, self._interval_s)
 
     def _knows_job(self, uuid: str, instance: str | None) -> bool:

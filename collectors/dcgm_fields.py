@@ -8,7 +8,7 @@ of the 1.x exporter (lower case). Kind and unit are the contract's, never the pa
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from graynode.pipeline.schema import FLOAT64_BLANK, INT32_BLANK, INT64_BLANK, TABLES, Field
@@ -38,6 +38,12 @@ class Column:
     """A count of which the contract keeps whether there is any."""
     said: str = ""
     """Its newest name, for reasons."""
+    off: bool = False
+    """Switched off in the configuration."""
+
+    def switched_off(self) -> Column:
+        """The same, with no value that would be taken."""
+        return replace(self, off=True, low=float("inf"), high=float("-inf"))
 
 
 @dataclass(frozen=True, slots=True)

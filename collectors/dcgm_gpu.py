@@ -44,7 +44,7 @@ class Gpu:
         self.bad: dict[str, str] = {}
         self.pace: dict[str, tuple[Number, float]] = {}
         self.told = self.gone = False
-        self.inventory = ""
+        self.inventory: object = None
         self.series: object = None
         self.job: str | None = None
         self.others: set[str] = set()

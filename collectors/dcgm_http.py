@@ -8,18 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import ssl
 import zlib
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from graynode.collectors.dcgm_targets import Address
+from graynode.collectors.dcgm_threads import addresses
 
 MAX_PAGE: Final = 16 << 20
 """Bytes of one page; eight GPUs with every field of DCGM stay below 1 MiB."""
 _MAX_HEAD: Final = 64 << 10
 _CHUNK: Final = 256 << 10
+_HEX: Final = re.compile(rb"[0-9a-fA-F]{1,7}")
+"""Up to 256 MiB; the page's own limit is met before."""
+_LITERAL: Final = re.compile(r"[0-9.]+|.*:.*")
 _REFUSED: Final = {401: "not permitted", 403: "not permitted", 404: "no such path", 503: "not available"}
+
+
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+"""Gives a name's addresses; ``OSError`` where there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +79,10 @@ class _Body:
 class Client:
     """One exporter. ``fetch`` never raises but for cancellation."""
 
-    def __init__(self, address: Address, tls: ssl.SSLContext | None, authorization: str = "") -> None:
-        self._address, self._tls = address, tls
+    def __init__(
+        self, address: Address, tls: ssl.SSLContext | None, authorization: str = "", resolve: Resolve = addresses
+    ) -> None:
+        self._address, self._tls, self._resolve = address, tls, resolve
         more = f"Authorization: {authorization}\r\n" if authorization else ""
         self._request = (
             f"GET {address.path} HTTP/1.1\r\nHost: {address.host_header}\r\nUser-Agent: graynode\r\n"
@@ -129,14 +141,24 @@ class Client:
 
     async def _head(self) -> bytes:
         if self._streams is None:
-            a = self._address
-            self._streams = await asyncio.open_connection(a.host, a.port, ssl=self._tls, limit=_MAX_HEAD)
+            self._streams = await self._connected()
         reader, writer = self._streams
         writer.write(self._request)
         try:
             return await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError as error:
             raise _Trouble("headers without an end") from error
+
+    async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        host, port = self._address.host, self._address.port
+        name = host if self._tls is not None else None
+        found = [host] if _LITERAL.fullmatch(host) else await self._resolve(host, port)
+        for address in found[:-1]:
+            with contextlib.suppress(OSError):
+                return await asyncio.open_connection(
+                    address, port, ssl=self._tls, server_hostname=name, limit=_MAX_HEAD
+                )
+        return await asyncio.open_connection(found[-1], port, ssl=self._tls, server_hostname=name, limit=_MAX_HEAD)
 
 
 def parse_head(head: bytes) -> tuple[int, dict[str, str]]:
@@ -171,10 +193,10 @@ async def _read_length(reader: asyncio.StreamReader, body: _Body, length: int) -
 
 async def _read_chunks(reader: asyncio.StreamReader, body: _Body) -> None:
     while True:
-        line = await _line(reader)
-        size = int(line.split(b";")[0].strip() or b"x", 16)
-        if not 0 <= size <= MAX_PAGE:
-            raise _Trouble("chunk without measure")
+        digits = (await _line(reader)).split(b";")[0].strip()
+        if not _HEX.fullmatch(digits):
+            raise _Trouble("chunks are not well formed")
+        size = int(digits, 16)
         left = size
         while left:
             left -= len(await _some(reader, body, left))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import deque
 from datetime import datetime
 from typing import Final
 
@@ -16,6 +17,8 @@ from graynode.collectors.dcgm_targets import Target
 FROZEN_S: Final = 300.0
 """A page with energy counters that does not change by a byte for so long is an exporter whose DCGM hangs: the counters
 of a GPU that is powered grow with every reading."""
+_GAPS: Final = 5
+"""Refreshes of the page that are remembered, to know how often there is one."""
 _ADDRESS: Final = re.compile(r"[0-9.]+|.*:.*")
 _WELL: Final = ("measured", "")
 
@@ -23,6 +26,8 @@ _WELL: Final = ("measured", "")
 class Node:
     """One target's pages in order, made rows with keys. ``cadence_s`` is how often it is asked.
 
+    An exporter reads more seldom than it is asked (every 30 s by default) and gives the same page until then. What was
+    not read is not repeated: such a page gives no rows, and ``cadence_s`` of its GPUs is how often there is a new one.
     Rows about this machine leave node and boot to the agent. Another node's carry its own, without a boot id: no
     page tells it, so its counters are taken to be reset when they fall.
     """
@@ -36,6 +41,7 @@ class Node:
         self._state, self._since = _WELL, 0.0
         self._driver: str | None = None
         self._hash, self._changed_at = 0, 0.0
+        self._gaps: deque[float] = deque(maxlen=_GAPS)
         self._inventory: Row = {}
         self.gpus: int | None = None
         """GPUs on the last whole page; null while there is none."""
@@ -43,11 +49,15 @@ class Node:
     def take(self, fetched: Fetched, ts: datetime, at_s: float, took_s: float) -> dict[str, list[Row]]:
         """The rows of one attempt. ``at_s`` is monotonic."""
         page = fetched.body if fetched.whole else whole_lines(fetched.body)
-        frozen = fetched.whole and self._frozen(page, at_s)
+        unchanged = fetched.whole and self._unchanged(page, at_s)
+        frozen = unchanged and at_s - self._changed_at >= FROZEN_S
+        if unchanged and not frozen and self._state == _WELL:
+            self._pages.tally.unchanged_pages += 1
+            return self._keyed({} if self.target.own else {"host": [self._host(True, took_s)]}, ts)
         rows: dict[str, list[Row]] = {}
         told: Told | None = None
         if page and not frozen:
-            told = self._pages.take(page, whole=fetched.whole, at_s=at_s, now_ms=int(ts.timestamp() * 1000))
+            told = self._pages.take(page, whole=fetched.whole, at_s=at_s, ts=ts)
             rows = {"gpu": told.gpus, "quality": told.quality, "inventory": told.inventory}
         state = self._judge(fetched, told, frozen, at_s)
         self.gpus = told.uuids if told is not None and fetched.whole else None
@@ -58,7 +68,7 @@ class Node:
         if told is not None:
             self._learn(told)
         if not self.target.own:
-            rows["host"] = [self._host(told, took_s)]
+            rows["host"] = [self._host(told is not None and bool(told.gpus), took_s)]
             rows.setdefault("inventory", []).extend(self._new_inventory())
         return self._keyed(rows, ts)
 
@@ -95,20 +105,29 @@ class Node:
             "reason": f"{self.target.instance}: {reason}"[:600],
         })  # fmt: skip
 
-    def _frozen(self, page: bytes, at_s: float) -> bool:
+    def _unchanged(self, page: bytes, at_s: float) -> bool:
+        """Whether this is the last page again. Without counters that always grow nobody can tell."""
         now = hash(page)
-        if now != self._hash:
-            self._hash, self._changed_at = now, at_s
-        return at_s - self._changed_at >= FROZEN_S and b"TOTAL_ENERGY_CONSUMPTION{" in page
+        if now == self._hash:
+            return b"TOTAL_ENERGY_CONSUMPTION{" in page
+        if self._hash:
+            self._gaps.append(at_s - self._changed_at)
+        self._hash, self._changed_at = now, at_s
+        return False
+
+    def _refreshed_s(self) -> float:
+        """How often there is a new page: the middle one of the last gaps."""
+        middle = sorted(self._gaps)[len(self._gaps) // 2] if self._gaps else 0.0
+        return max(self._cadence_s, round(middle / self._cadence_s) * self._cadence_s)
 
     def _learn(self, told: Told) -> None:
         self._driver = told.driver or self._driver
         if not self.target.node and not self._host_of_url and told.host:
             self._name = told.host
 
-    def _host(self, told: Told | None, took_s: float) -> Row:
+    def _host(self, taken: bool, took_s: float) -> Row:
         return {
-            "samples_expected": 1.0, "samples_taken": 0.0 if told is None or not told.gpus else 1.0,
+            "samples_expected": 1.0, "samples_taken": 1.0 if taken else 0.0,
             "collect_errors": 0.0 if self._state == _WELL else 1.0, "collect_max_ms": took_s * 1e3,
             "gpus_read": self.gpus, "driver_version": self._driver, "node_id_source": "exporter",
         }  # fmt: skip
@@ -125,13 +144,15 @@ class Node:
         return [dict(row)]
 
     def _keyed(self, rows: dict[str, list[Row]], ts: datetime) -> dict[str, list[Row]]:
-        keys: Row = {"ts": ts}
+        keys, cadence_s = Row({"ts": ts}), self._refreshed_s()
         if not self.target.own:
             keys |= {"node_id": self.node_id, "node": self._name}
         for table, some in rows.items():
             for row in some:
                 row |= keys
-                if table in ("gpu", "host"):
+                if table == "gpu":
+                    row["cadence_s"] = cadence_s
+                elif table == "host":
                     row["cadence_s"] = self._cadence_s
                 elif table == "quality" and not row["entity"]:
                     row["entity"] = self.node_id

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Final
 
 from graynode.collectors.base import Row
@@ -14,6 +15,7 @@ from graynode.collectors.dcgm_gpu import Gpu
 from graynode.collectors.dcgm_labels import about
 from graynode.collectors.dcgm_page import Page, PageReader
 from graynode.collectors.dcgm_values import Refused, value_of
+from graynode.collectors.switches import Switches
 
 Metric = Column | Foreign
 Names = MutableMapping[bytes, Metric]
@@ -36,11 +38,13 @@ class Tally:
     read: int = 0
     stored: int = 0
     refused: Counter[str] = field(default_factory=Counter)
-    """By quality state."""
+    """By quality state, or not due by the configuration's slower class."""
     foreign: Counter[str] = field(default_factory=Counter)
     """By metric name, or by what the line is about instead of a GPU."""
     repeated: int = 0
     """Given before on the same page, or the parent's value on a MIG instance's line."""
+    unchanged_pages: int = 0
+    """Pages that were the page before again; nothing of them is in ``read``."""
     bad_lines: int = 0
     """Lines that cannot be read; not in ``read``."""
 
@@ -79,9 +83,13 @@ class PageRows:
         names: Names | None = None,
         shared: dict[frozenset[str], frozenset[str]] | None = None,
         tally: Tally | None = None,
+        switches: Switches | None = None,
         knows_job: Callable[[str, str | None], bool] = lambda _uuid, _instance: False,
     ) -> None:
-        self._reader: PageReader[Metric, Series] = PageReader(column, self._series_of, names)
+        self._switches = switches or Switches()
+        self._off = self._switches.off_in("gpu")
+        self._reader: PageReader[Metric, Series] = PageReader(self._column, self._series_of, names)
+        self._minute = -1.0
         self._shared = {} if shared is None else shared
         self.tally = tally or Tally()
         self._knows_job = knows_job
@@ -89,19 +97,24 @@ class PageRows:
         self._page = 0
         self._told_foreign: set[str] = set()
 
-    def take(self, page: bytes, *, whole: bool, at_s: float, now_ms: int) -> Told:
+    def take(self, page: bytes, *, whole: bool, at_s: float, ts: datetime) -> Told:
         """The page's rows. Of one that is not ``whole`` nothing is called gone. ``at_s`` is monotonic."""
         self._page += 1
         got = self._reader.read(page)
         told = Told(bad=got.bad, first_bad=got.first_bad)
         foreign: Counter[str] = Counter()
-        begun = self._fill(got, now_ms - _OLD_MS, foreign)
+        due = frozenset({1, 10} if at_s // 60 == self._minute else {1, 10, 60})
+        self._minute = at_s // 60
+        begun = self._fill(got, int(ts.timestamp() * 1000) - _OLD_MS, foreign)
         self.tally.read += len(got.samples)
         self.tally.bad_lines += got.bad
         for gpu in begun:
             self._finish(gpu, whole, at_s, told)
+            if self._switches.slower:
+                self._slow_down(gpu, told.gpus[-1], due)
         if whole:
-            self._tell_gone(told)
+            self._tell_gone(told, ts)
+            self._tell_inventory(begun, told)
         self._tell_foreign(foreign, told)
         told.uuids = len({gpu.about.uuid for gpu in begun})
         return told
@@ -169,28 +182,50 @@ class PageRows:
             "gpu_uuid": of.uuid, "mig_instance": of.instance, "gpu_index": of.number, "gpu_model": of.model,
             "pci_bus_id": of.bus, "job_id": job, **gpu.row,
         })  # fmt: skip
-        if whole and of.instance is None:
-            self._tell_inventory(gpu, told)
 
-    def _tell_inventory(self, gpu: Gpu, told: Told) -> None:
-        of = gpu.about
-        parts = {k[1]: g.about.profile for k, g in self._gpus.items() if k[0] == of.uuid and k[1] and not g.gone}
-        row: Row = {
-            "kind": "gpu", "entity": of.uuid, "model": of.model, "serial": of.serial, "slot": of.bus,
-            "vbios_version": of.vbios, "driver_version": of.driver,
-            "mig_profile": ",".join(sorted({p for p in parts.values() if p})) or None,
-            "attributes": json.dumps({"source": "dcgm-exporter", **({"mig": parts} if parts else {})}, sort_keys=True),
-        }  # fmt: skip
-        text = json.dumps(row)
-        if text != gpu.inventory:
-            gpu.inventory = text
-            told.inventory.append(row)
+    def _slow_down(self, gpu: Gpu, row: Row, due: frozenset[int]) -> None:
+        """Leave out what the configuration wants more seldom and is not due now."""
+        kept = self._switches.strip("gpu", row, due)
+        for name in row.keys() - kept.keys():
+            del row[name]
+            if name in gpu.row:
+                self.tally.stored -= 1
+                self.tally.refused["not due"] += 1
 
-    def _tell_gone(self, told: Told) -> None:
+    def _column(self, name: str) -> Metric:
+        found = column(name)
+        return found.switched_off() if isinstance(found, Column) and found.field in self._off else found
+
+    def _tell_inventory(self, begun: list[Gpu], told: Told) -> None:
+        """GPUs and MIG instances that are new or other than when last told."""
+        parts: dict[str, list[tuple[int, str]]] = {}
+        for gpu in begun:
+            of = gpu.about
+            known = parts.setdefault(of.uuid, [])
+            if of.instance is not None:
+                known.append((int(of.instance), of.profile or ""))
+                if gpu.inventory != (of.model, of.bus, of.profile):
+                    gpu.inventory = (of.model, of.bus, of.profile)
+                    told.inventory.append(_mig_inventory(gpu))
+        for uuid, known in parts.items():
+            whole = self._gpus[uuid, None]
+            of, profiles = whole.about, ",".join(profile for _, profile in sorted(known))
+            if whole.inventory != (of, profiles):
+                whole.inventory = (of, profiles)
+                told.inventory.append({
+                    "kind": "gpu", "entity": uuid, "model": of.model, "serial": of.serial, "slot": of.bus,
+                    "vbios_version": of.vbios, "driver_version": of.driver, "mig_profile": profiles or None,
+                    "attributes": json.dumps({"source": "dcgm-exporter"}),
+                })  # fmt: skip
+
+    def _tell_gone(self, told: Told, ts: datetime) -> None:
         for gpu in self._gpus.values():
             if gpu.page != self._page and gpu.told and not gpu.gone:
                 gpu.gone = True
                 told.quality.append(_quality(gpu.entity, "*", "stale", _GONE))
+                if gpu.about.instance is not None:
+                    gpu.inventory = None
+                    told.inventory.append(_mig_inventory(gpu) | {"valid_until": ts})
 
     def _tell_foreign(self, foreign: Counter[str], told: Told) -> None:
         """What the page has and the contract has not: counted, and each told once."""
@@ -209,10 +244,21 @@ class PageRows:
         if (of.uuid, of.instance) not in self._gpus and len(self._gpus) >= _MOST_GPUS:
             return Series(None, None, None, _TOO_MANY)
         gpu = self._gpus.setdefault((of.uuid, of.instance), Gpu(of))
-        gpu.about = of
+        gpu.about = of._replace(job=None)
+        if of.instance is None:
+            return Series(gpu, None, of.job)
         whole = of._replace(instance=None, profile=None, job=None)
-        parent = None if of.instance is None else self._gpus.setdefault((of.uuid, None), Gpu(whole))
+        parent = self._gpus.setdefault((of.uuid, None), Gpu(whole))
+        parent.about = whole
         return Series(gpu, parent, of.job)
+
+
+def _mig_inventory(gpu: Gpu) -> Row:
+    of = gpu.about
+    return {
+        "kind": "mig", "entity": gpu.entity, "model": of.model, "slot": of.bus, "mig_profile": of.profile,
+        "attributes": json.dumps({"gpu_uuid": of.uuid, "mig_instance": of.instance}),
+    }  # fmt: skip
 
 
 def metric_name(metric: Metric) -> str:

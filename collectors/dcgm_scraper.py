@@ -15,7 +15,6 @@ import threading
 import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -25,20 +24,17 @@ import structlog
 from graynode.collectors.base import Row, utc_now
 from graynode.collectors.dcgm_http import Client
 from graynode.collectors.dcgm_node import Node
-from graynode.collectors.dcgm_targets import Target
+from graynode.collectors.dcgm_targets import MOST_TARGETS, Target
+from graynode.collectors.dcgm_threads import apart
 
 _log = structlog.get_logger()
 
-_REREAD_S: Final = 5.0
-"""How often target files are looked at."""
-_RESOLVERS: Final = 32
-"""Threads for names: a resolver that hangs for some names must not stop the others."""
 _HOLD: Final = 256
 _JOIN_S: Final = 3.0
 _SPARE_FILES: Final = 256
 
 Find = Callable[[], tuple[Sequence[Target], Sequence[str]]]
-"""Gives all targets of now, and what is newly wrong with where they come from."""
+"""Gives the targets of now, and what is newly wrong with where they come from."""
 Scraped = dict[str, list[Row]]
 
 
@@ -48,13 +44,19 @@ class Pace:
 
     interval_s: float = 10.0
     timeout_s: float = 5.0
+    reread_s: float = 5.0
+    """How often target files are looked at."""
 
 
 class Scraper:
-    """Runs from ``start`` to ``stop`` in a thread of its own. ``make`` gives a target's node."""
+    """Runs from ``start`` to ``stop`` in a thread of its own, over ``fixed`` targets and those that ``find`` gives.
+
+    ``make`` gives a target's node.
+    """
 
     def __init__(
         self,
+        fixed: Sequence[Target],
         find: Find,
         make: Callable[[Target], Node],
         pace: Pace,
@@ -63,7 +65,7 @@ class Scraper:
         authorization: str = "",
         now: Callable[[], datetime] = utc_now,
     ) -> None:
-        self._find, self._make, self._pace, self._now = find, make, pace, now
+        self.fixed, self.find, self.make, self._pace, self._now = tuple(fixed), find, make, pace, now
         self._tls, self._authorization = tls, authorization
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -119,26 +121,29 @@ class Scraper:
 
     async def _run(self) -> None:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
-        resolvers = ThreadPoolExecutor(_RESOLVERS, "resolve")
-        self._loop.set_default_executor(resolvers)
         began = self._loop.time()
         try:
+            self._scrape(self.fixed, began)
             while not self._stopping.is_set():
                 await self._look(began)
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._stopping.wait(), _REREAD_S)
+                    await asyncio.wait_for(self._stopping.wait(), self._pace.reread_s)
         finally:
             for task in self._tasks.values():
                 task.cancel()
             await asyncio.gather(*self._tasks.values(), return_exceptions=True)
             self._tasks.clear()
-            resolvers.shutdown(wait=False, cancel_futures=True)
 
     async def _look(self, began: float) -> None:
-        """Begin with targets that are new, leave those that are gone."""
-        found, trouble = await asyncio.to_thread(self._find)
+        """Look for targets; where they are kept may hang, and those that are known go on."""
+        found, trouble = await apart(self.find)
         for line in trouble:
             _log.warning("targets cannot be read", reason=line)
+        named = {target.instance: target for target in (*found, *self.fixed)}
+        self._scrape(list(named.values())[:MOST_TARGETS], began)
+
+    def _scrape(self, found: Sequence[Target], began: float) -> None:
+        """Begin with targets that are new, leave those that are gone."""
         wanted = set(found)
         for target in self._tasks.keys() - wanted:
             self._tasks.pop(target).cancel()
@@ -146,7 +151,7 @@ class Scraper:
         _allow_files(len(wanted) + _SPARE_FILES)
         for target in found:
             if target not in self._tasks:
-                self.nodes[target] = self._make(target)
+                self.nodes[target] = self.make(target)
                 self._tasks[target] = asyncio.create_task(self._watch(target, self.nodes[target], began))
 
     async def _watch(self, target: Target, node: Node, began: float) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from graynode.collectors.dcgm_fields import Column
+from graynode.collectors.switches import WHY
 from graynode.pipeline.schema import FLOAT64_BLANK, INT32_BLANK, INT64_BLANK
 
 Number = int | float
@@ -27,6 +28,7 @@ _BLANKS: Final = (
     Refused("unsupported", "DCGM: not supported"),
     Refused("not_permitted", "DCGM: not permitted"),
 )
+_OFF: Final = Refused("unsupported", WHY)
 _BLURRED: Final = Refused("unsupported", "DCGM blank that went through a float; which one it was is lost")
 _BLURRED_FROM: Final = float(INT64_BLANK[0] - 16)
 """All four int64 blanks become 9.223372036854775807e18 as a float; decimal texts of it end in …776000."""
@@ -44,6 +46,8 @@ _WORDS: Final = {
 
 def value_of(column: Column, given: Number | bytes) -> Number | Refused:
     """The field's value in its own unit and type. ``given`` is bytes where the page has no number."""
+    if column.off:
+        return _OFF
     if isinstance(given, bytes):
         return of_words(given)
     if not column.low <= given <= column.high:  # NaN too

@@ -21,6 +21,7 @@ from graynode.collectors.ethtool_module import NoMonitors
 from graynode.collectors.ethtool_names import Plan, plan
 from graynode.collectors.ethtool_wire import Changed, Kernel, Sockets
 from graynode.collectors.ports import find_ports
+from graynode.collectors.switches import Switches
 from graynode.collectors.sysfs import names, text_of
 from graynode.pipeline.schema import TABLES
 
@@ -34,7 +35,8 @@ _LINK: Final = ("down_reason", "phy_downs")
 _MODULE: Final = (
     "module_temp_c", "module_voltage_v", "module_rx_power_min_mw", "module_tx_power_min_mw", "module_bias_max_ma",
 )  # fmt: skip
-_EVERY_S: Final[Mapping[str, int]] = {f.name: f.every_s for f in TABLES["link"].fields}
+_MINE: Final = (*_COUNTERS, *_FEC, *_LINK, *_MODULE)
+_EVERY_S: Final[Mapping[str, int]] = {name: TABLES["link"].field(name).every_s for name in _MINE}
 _UNSUPPORTED: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 """An older kernel answers EINVAL to a message that it does not know."""
 _NO_MODULE: Final = frozenset({errno.ENODEV, errno.EIO, errno.ENXIO, errno.ETIMEDOUT})
@@ -71,6 +73,8 @@ class Ethtool:
         self._ports: dict[str, _Port] = {}
         self._listing: list[str] | None = None
         self._ready: dict[str, Row] = {}
+        self.switches = Switches()
+        """What is not read. A question none of whose fields is due is not asked."""
         self.feeds = False
         """Whether another collector takes what was read (``take``) into its rows."""
 
@@ -78,8 +82,9 @@ class Ethtool:
         """Read what is due. ``NoSource`` where no port has an interface."""
         if 10 not in round_.due:
             return {}
-        self._find(again=60 in round_.due)
         rows: dict[str, list[Row]] = {"link": [], "quality": []}
+        for new in self._find(again=60 in round_.due):
+            rows["quality"] += self.switches.told("link", new, _MINE)
         for port in self._ports.values():
             found = self._read(port, round_, rows["quality"])
             if self.feeds:
@@ -96,37 +101,42 @@ class Ethtool:
         """Let go of the sockets; twice is as good as once."""
         self._kernel.close()
 
-    def _find(self, *, again: bool) -> None:
+    def _find(self, *, again: bool) -> list[str]:
+        """Look which ports there are; the new ones."""
         listing = names(self._net)
         if listing == self._listing and not again:
-            return
+            return []
         first, self._listing = self._listing is None, listing
         found = interfaces(self._sys)
         if first and not found:
             raise NoSource(f"no Ethernet interface with a device below {self._net}")
+        before = self._ports
         self._ports = {
-            link: old if (old := self._ports.get(link)) and old.interface == name else _Port(link, name)
+            link: old if (old := before.get(link)) and old.interface == name else _Port(link, name)
             for link, name in found.items()
         }
+        return [link for link in self._ports if link not in before]
 
     def _read(self, port: _Port, round_: Round, quality: list[Row]) -> Row:
         found: Row = {}
+        due = {name for name, every_s in self.switches.every("link", _EVERY_S).items() if every_s in round_.due}
         questions: list[tuple[tuple[str, ...], Callable[[], Mapping[str, Any]]]] = [
             (_COUNTERS, partial(self._counters, port)),
             (_LINK, partial(self._kernel.link_state, port.interface)),
             (_FEC, partial(self._kernel.fec, port.interface)),
+            (_MODULE, partial(self._module, port)),
         ]
-        if 60 in round_.due:
-            questions.append((_MODULE, partial(self._module, port)))
         unanswered: dict[str, Said] = {}
         for fields, ask in questions:
+            if due.isdisjoint(fields):
+                continue
             given, said = _answer(ask)
             # the driver's own list has some of what netlink was asked for, and netlink's word is better
             found |= {name: value for name, value in given.items() if value is not None}
             unanswered |= {name: said for name in fields if name not in found}
-        due = {name for name, every_s in _EVERY_S.items() if every_s in round_.due}
+        found = {name: value for name, value in found.items() if name in due}
         self._say(port, {n: s for n, s in unanswered.items() if n not in found and n in due}, found, quality)
-        return {name: value for name, value in found.items() if name in due}
+        return found
 
     def _counters(self, port: _Port) -> Mapping[str, Any]:
         try:

@@ -145,12 +145,11 @@ class Infiniband:
         if 60 in round_.due or known.facts is None:
             self._note_facts(port, known, rows)
         row: Row = {"link": port.link, "link_kind": known.kind, "state": state, **fast, **_told(change)}
-        row |= self.more(port.link)
         if 10 in round_.due:
             row |= port.slow()
         if 60 in round_.due and known.facts:
             row |= {"link_layer": known.facts.get("link_layer"), "device": _device(port.link, known.facts)}
-        rows["link"].append(self.switches.strip("link", row, round_.due))
+        rows["link"].append({**self.switches.strip("link", row, round_.due), **self.more(port.link)})
         rows["event"].extend(self._events(port.link, known, change, elapsed, round_.ts, {}))
 
     def _look_at_gone(self, link: str, known: Known, elapsed: float, round_: Round, rows: dict[str, list[Row]]) -> None:

@@ -17,7 +17,7 @@ from graynode.collectors.base import Machine, NoSource, Round, Row, Rows
 from graynode.collectors.context import GpuKey, JobContext
 from graynode.collectors.kubernetes_api import node_name
 from graynode.collectors.kubernetes_cgroup import pod_of
-from graynode.collectors.kubernetes_devices import Known, gpu_minors, gpus_of
+from graynode.collectors.kubernetes_devices import Known, by_number, gpu_minors, gpus_of
 from graynode.collectors.kubernetes_following import Following
 from graynode.collectors.kubernetes_groups import Groups
 from graynode.collectors.kubernetes_jobs import Changes, Placed, Queued, job_row, placements
@@ -72,6 +72,7 @@ class Kubernetes:
         self._held: dict[_PodKey, frozenset[GpuKey]] = {}
         self._held_at: float | None = None
         self._allocatable: list[Devices] | None = None
+        self._minors: Mapping[int, str] = {}
         self._groups, self._changes = Groups(), Changes()
         self._quality: dict[tuple[str, str, str], tuple[str, str]] = {}
         self._state = StateFile(machine.state_dir / "kubernetes.json")
@@ -114,7 +115,9 @@ class Kubernetes:
             with suppress(Unreachable):  # what was known holds
                 self._allocatable = self._kubelet.allocatable()
         slices = self._following.seen.slices if self._following else {}
-        known = Known(gpu_minors(self._machine.proc) if held else {}, self._context.mig, slices)
+        if by_number(held) and (slow or not self._minors):
+            self._minors = gpu_minors(self._machine.proc)
+        known = Known(self._minors, self._context.mig, slices)
         self._held, unknown = {}, list[str]()
         for container in held:
             gpus, unmatched = gpus_of(container, known)
@@ -133,9 +136,11 @@ class Kubernetes:
             return True
         standing = self._following.standing
         where = ("job", self._machine.node_id, "*")
-        for kind, why in self._following.seen.refused.items():
-            what = f"{kind} may not be read, so a workload above it is not known: {why}"
-            self._say(("job", self._machine.node_id, "job_id"), "not_permitted", what, rows)
+        refused = self._following.seen.refused
+        if refused:
+            what = f"{', '.join(sorted(refused))} may not be read, so what is above is not known"
+            where_id = ("job", self._machine.node_id, "job_id")
+            self._say(where_id, "not_permitted", f"{what}: {min(refused.values())}", rows)
         if standing.failing_s is None:
             if standing.listed:
                 self._say(where, "measured", "the API server answers", rows)
@@ -143,7 +148,8 @@ class Kubernetes:
         if standing.failing_s >= PATIENCE_S or standing.refused:
             lost = standing.failing_s > self._settings.keep_s or not standing.listed
             state = "not_permitted" if standing.refused else "lost" if lost else "stale"
-            self._say(where, state, f"{standing.error}; {self._until(standing, lost=lost)}", rows)
+            if self._quality.get(where, ("", ""))[0] != state:  # its error's words may change each time
+                self._say(where, state, f"{standing.error}; {self._until(standing, lost=lost)}", rows)
         if standing.listed:
             return standing.failing_s <= self._settings.keep_s
         return standing.refused  # the kubelet's names are all that there will be
@@ -177,7 +183,7 @@ class Kubernetes:
         there, gone = self._pods(problem)
         self._say_kubelet(problem, rows)
         groups = self._groups.group(there, gone)
-        found, shared = placements(p for some in groups.values() for p in some)
+        found, shared = placements(there)
         self._context.place(self.name, found)
         self._context.set_aliases(self.name, {f"{p.pod.namespace}/{p.pod.name}": p.work.job_id for p in there})
         for gpu in shared:
@@ -194,8 +200,8 @@ class Kubernetes:
         if self._following is None or not self._following.standing.listed:
             pods = [(only_named(*key), gpus) for key, gpus in self._held.items()]
             return [Placed(pod, Work(pod.namespace, "Pod", pod.name), gpus) for pod, gpus in pods if gpus], []
-        facts, seen = self._following.store.facts(), self._following.seen
-        ended = self._following.store.take_ended()
+        facts, ended = self._following.store.take()
+        seen = self._following.seen
         gpus = self._gpus(facts, problem)
         there = [
             Placed(pod, seen.works[uid], gpus.get(uid, frozenset()), _queued(seen.queues, seen.works[uid]))

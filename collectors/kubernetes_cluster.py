@@ -157,8 +157,8 @@ class KubernetesCluster:
             yield {"node_id": f"kubernetes:{name}", "node": name, "reason": GONE, "who": "kubernetes"}
 
     def _job_rows(self) -> Iterator[Row]:
-        ended = [(w, True) for w in self._queue.take_ended()]
-        for waiting, gone in [*((w, False) for w in self._queue.facts().values()), *ended]:
+        facts, ended = self._queue.take()
+        for waiting, gone in [*((w, False) for w in facts.values()), *((w, True) for w in ended)]:
             queued = waiting.queued
             state = "cancelled" if gone and queued.state not in ENDED else queued.state
             key = [state, queued.reason, str(queued.admitted)]
@@ -173,7 +173,7 @@ class KubernetesCluster:
                 "allocated_ts": queued.admitted if state != "queued" else None,
                 "end_ts": waiting.ended, "requeues": queued.requeues, "gpus": queued.gpus,
             }  # fmt: skip
-        there = {w.job_id for w in self._queue.facts().values()}
+        there = {waiting.job_id for waiting in facts.values()}
         self._jobs = {job: key for job, key in self._jobs.items() if job in there}
 
     def _say(self, table: str, standing: Standing, rows: dict[str, list[Row]]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -52,6 +52,14 @@ def gpus_of(held: Held, known: Known) -> tuple[set[GpuKey], list[str]]:
         if not keys and claim.driver == _DRA_DRIVER:
             unknown.append(claim.device or "?")
     return found, unknown
+
+
+def by_number(held: Iterable[Held]) -> bool:
+    """Whether device numbers are needed to know these."""
+    return any(
+        container.claims or any(_MINOR.fullmatch(id_) for devices in container.devices for id_ in devices.ids)
+        for container in held
+    )
 
 
 def gpu_minors(proc: Path) -> dict[int, str]:

@@ -72,7 +72,7 @@ class Following:
         store = Store(Pod, lambda pod: trim(pod, labels.names), _MOST_PODS)
         selector = {"fieldSelector": f"spec.nodeName={node_name}"}
         self.watch = Watch(
-            api, ("/api/v1/pods",), store, query=selector, between=self._between,
+            api, ("/api/v1/pods",), store, query=selector, cached=True, between=self._between,
             first_wait_s=first_wait_s, monotonic=monotonic,
         )  # fmt: skip
         self.store: Store[Pod, PodFacts] = store

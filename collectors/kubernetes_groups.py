@@ -15,7 +15,8 @@ _MOST_GONE: Final = 64
 
 
 class Groups:
-    """Remembers what a pod held after it let go, so that a job's end still names its GPUs."""
+    """Remembers what a pod held: its devices are given for its life, but the kubelet forgets them before the pod is
+    gone, and a job's end still names its GPUs."""
 
     def __init__(self) -> None:
         self._held: dict[str, frozenset[GpuKey]] = {}
@@ -48,10 +49,10 @@ class Groups:
 
     def _with_gpus(self, placed: Placed) -> Placed:
         uid = placed.pod.uid
-        if placed.gpus:
-            self._held[uid] = placed.gpus
-            return placed
-        return replace(placed, gpus=self._held.get(uid, frozenset())) if placed.gone or placed.pod.ended else placed
+        held = self._held.get(uid, frozenset()) | placed.gpus
+        if held:
+            self._held[uid] = held
+        return replace(placed, gpus=held)
 
 
 def _current(pods: list[Placed]) -> list[Placed]:

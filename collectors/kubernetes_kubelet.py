@@ -26,15 +26,16 @@ class Unreachable(Exception):
 class Kubelet:
     """Asks over ``socket``, each time anew: the kubelet makes another socket when it starts again.
 
-    Raises ``NoSource`` where the HTTP/2 library is not installed.
+    ``call`` is ``kubernetes_grpc.unary``. Raises ``NoSource`` where the HTTP/2 library is not installed.
     """
 
-    def __init__(self, socket: Path, deadline_s: float = 2.0) -> None:
+    def __init__(self, socket: Path, deadline_s: float = 2.0, call: Callable[..., bytes] | None = None) -> None:
         try:
             from graynode.collectors import kubernetes_grpc as grpc
         except ImportError as error:
             raise NoSource(INSTALL) from error
-        self._grpc, self._socket, self._deadline_s = grpc, socket, deadline_s
+        self._grpc, self._unary = grpc, call or grpc.unary
+        self._socket, self._deadline_s = socket, deadline_s
         self._service = _SERVICES[0]
 
     def held(self) -> list[Held]:
@@ -58,11 +59,11 @@ class Kubelet:
 
     def _call(self, method: str) -> bytes:
         try:
-            return self._grpc.unary(self._socket, f"{self._service}/{method}", deadline_s=self._deadline_s)
+            return self._unary(self._socket, f"{self._service}/{method}", deadline_s=self._deadline_s)
         except self._grpc.GrpcError as error:
             if error.code != _UNIMPLEMENTED or method != "List":
                 raise
         other = next(service for service in _SERVICES if service != self._service)
-        answer = self._grpc.unary(self._socket, f"{other}/{method}", deadline_s=self._deadline_s)
+        answer = self._unary(self._socket, f"{other}/{method}", deadline_s=self._deadline_s)
         self._service = other
         return answer

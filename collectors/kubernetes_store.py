@@ -57,11 +57,11 @@ class Store(Generic[O, F]):
         with self._lock:
             return {uid: fact for uid, (_, fact) in self._facts.items()}
 
-    def take_ended(self) -> list[F]:
-        """Objects that were deleted since the last time, as they were last seen."""
+    def take(self) -> tuple[dict[str, F], list[F]]:
+        """What there is, and what was deleted since the last time, as it was last seen; each object in one of them."""
         with self._lock:
             ended, self._ended = list(self._ended), deque(maxlen=_MOST_ENDED)
-        return ended
+            return {uid: fact for uid, (_, fact) in self._facts.items()}, ended
 
     def page(self, body: bytes) -> tuple[list[tuple[str, str, F]], str, str]:
         """What is kept of a page (to be given to ``replace``), the list's version, and where the next page begins.

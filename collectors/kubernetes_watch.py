@@ -44,7 +44,9 @@ def _nothing() -> None:
 class Watch:
     """Keeps ``store`` up to date. ``start`` once; ``between`` is called in the thread after each change.
 
-    ``paths`` are tried in turn where the server has no such resource (API versions, newest first).
+    ``paths`` are tried in turn where the server has no such resource (API versions, newest first). ``cached``: the
+    first list may come from the server's memory, a little old, and whole: what a thousand agents ask at once must not
+    all go to etcd, and what one page may not hold must.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Watch:
         store: Store[Any, Any],
         *,
         query: Mapping[str, str] | None = None,
+        cached: bool = False,
         between: Callable[[], None] = _nothing,
         first_wait_s: float = 1.0,
         monotonic: Callable[[], float] = time.monotonic,
@@ -61,6 +64,7 @@ class Watch:
     ) -> None:
         self._api, self._paths, self.store, self._query = api, paths, store, dict(query or {})
         self._between, self._first_wait_s, self._monotonic = between, first_wait_s, monotonic
+        self._cached = cached
         self._rng = rng or random.Random()  # noqa: S311 (spreads load)
         self._stop = threading.Event()
         self._lines: Lines | None = None
@@ -113,7 +117,7 @@ class Watch:
     def _list(self) -> str:
         """A whole list, page by page; its resource version."""
         items: list[Any] = []
-        query = {**self._query, "limit": _PAGE}
+        query = {**self._query, "limit": _PAGE, **({"resourceVersion": "0"} if self._cached else {})}
         for _ in range(_MOST_PAGES):
             some, version, more = self.store.page(self._get(query))
             items += some
@@ -167,7 +171,7 @@ class Watch:
         if self._stop.is_set():
             return
         if error.expired:
-            self._version = ""
+            self._version, self._cached = "", False
         if self._failing_since is None:
             self._failing_since = self._monotonic()
         self._failed = error

@@ -33,6 +33,9 @@ COUNT_S: Final = 60
 one of whose sums (table ``gpu``, 10 s) has grown is asked at once, so that what happens is dated to 10 s too."""
 
 
+_IN_KIB: Final = (138, 139)
+
+
 @dataclass(frozen=True, slots=True)
 class Counter:
     """A field of table ``link``: the field ids to try in turn, then the counter of the older call, if there is one."""
@@ -41,6 +44,10 @@ class Counter:
     ids: tuple[int, ...] = ()
     counter: int | None = None
     how: How = "as_is"
+
+    def how_of(self, id_: int) -> How:
+        """What the id's unit is: throughput counters of NVLink 4 and older are in KiB."""
+        return "kib" if id_ in _IN_KIB else self.how
 
 
 COUNTERS: Final[tuple[Counter, ...]] = (
@@ -53,8 +60,8 @@ COUNTERS: Final[tuple[Counter, ...]] = (
     Counter("ecc_errors", counter=4),
     Counter("tx_packets", (201,)),
     Counter("rx_packets", (203,)),
-    Counter("tx_bytes", (202,)),
-    Counter("rx_bytes", (204,)),
+    Counter("tx_bytes", (202, 138)),
+    Counter("rx_bytes", (204, 139)),
     Counter("malformed_packets", (206,)),
     Counter("buffer_overruns", (207,)),
     Counter("rx_errors", (208,)),

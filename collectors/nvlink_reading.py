@@ -134,9 +134,10 @@ class Links:
         got = self._ask(asked)
         for i, counter in enumerate(counters):
             some = got[i * len(links) : (i + 1) * len(links)]
+            how = counter.how_of(self._left[counter.field][0])
             for link, (code, value) in zip(links, some, strict=True):
                 if code == 0:
-                    link.values[counter.field] = converted(value, counter.how)
+                    link.values[counter.field] = converted(value, how)
             self._learn(counter, links, [code for code, _ in some])
 
     def _learn(self, counter: Counter, links: Sequence[Link], codes: Sequence[int]) -> None:

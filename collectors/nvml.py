@@ -70,7 +70,7 @@ class Nvml:
         self._links = NvLinks(machine, self._load.current)
         self._told = Told(switched)
         self._blindness = Blindness(self._presence, monotonic)
-        self._letting_go = LettingGo(Release(machine.state_dir), self._session, self._presence, self._blindness)
+        self._letting_go = LettingGo(Release(machine.state_dir), self._session, self._presence)
         self._slots: dict[int, Known] = {}
         self._owed: frozenset[int] = frozenset()
         self._read_classes: set[int] = set()

@@ -53,16 +53,12 @@ class Blindness:
             if known.state == "well":
                 teller.quality(known.entity, "*", "measured", "")
 
-    def forget(self) -> None:
-        """What was told is over by the operator's word: whoever reads the log has the planned end instead."""
-        self._since, self.why = None, ""
-
 
 class LettingGo:
     """Closes NVML while an operator wants it closed, and says so. GPUs missing meanwhile are not looked for."""
 
-    def __init__(self, release: Release, session: Session, presence: Presence, blindness: Blindness) -> None:
-        self._release, self._session, self._presence, self._blindness = release, session, presence, blindness
+    def __init__(self, release: Release, session: Session, presence: Presence) -> None:
+        self._release, self._session, self._presence = release, session, presence
         self._running: Request | None = None
         self._owed: set[str] = set()
         """Entities of which "measured" is to be told when NVML answers again."""
@@ -99,7 +95,6 @@ class LettingGo:
         for entity in well:
             teller.quality(entity, "*", "paused", reason)
         self._owed = set(well)
-        self._blindness.forget()
 
     def _end(self, request: Request, teller: Teller) -> None:
         self._running = None

@@ -46,11 +46,12 @@ def place_of(handle: Any) -> dict[str, str]:
     except NVMLError as error:
         _whole(error, "nvmlDeviceGetPlatformInfo")
         return {}
-    raw = ctypes.string_at(ctypes.addressof(info) + type(info).chassisSerialNumber.offset, 16)
-    serial = raw.partition(b"\0")[0].decode("ascii", "replace").strip()
+    raw = bytes(info)  # pynvml's own attributes are texts, also where they hold a number
+    at = type(info).chassisSerialNumber.offset
+    serial = raw[at : at + 16].partition(b"\0")[0].decode("ascii", "replace").strip()
     if not serial.isprintable() or not serial:
         return {}
-    return {"chassis_serial": serial, **{name: str(getattr(info, attribute)[0]) for name, attribute in _NUMBERS}}
+    return {"chassis_serial": serial, **{name: str(raw[getattr(type(info), part).offset]) for name, part in _NUMBERS}}
 
 
 def _whole(error: NVMLError, where: str) -> None:

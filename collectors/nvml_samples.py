@@ -38,10 +38,13 @@ class Told:
                 self._switches.tell(table, known.entity, names, teller)
         _learn(known, read, at_s, teller)
         _learn_links(known, read, teller)
-        teller.sample(_row(known.gpu, read.values, read.max_ms, None))
+        row = _row(known.gpu, read.values, read.max_ms, None)
+        if read.parts:
+            row["mig_profile"] = ",".join(part.profile for part in read.parts)
+        teller.sample(row)
         for part in read.parts:
             _learn_part(known, part, at_s, teller)
-            teller.sample(_row(known.gpu, part.values, None, str(part.gi)))
+            teller.sample(_row(known.gpu, part.values, None, str(part.gi)) | {"mig_profile": part.profile or None})
 
     def parts(self, known: Known, read: wire.Read, teller: Teller) -> None:
         """The inventory rows of MIG instances that came, changed or went, with their profiles."""

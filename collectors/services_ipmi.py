@@ -27,7 +27,7 @@ _CRITICAL: Final = re.compile(
     re.IGNORECASE,
 )
 """Sensor events of the IPMI specification (tables 42-2 and 42-3) that ask for a person."""
-_NOT_CRITICAL: Final = re.compile(r"non-critical|predictive failure deasserted|correctable ecc", re.IGNORECASE)
+_NOT_CRITICAL: Final = re.compile("non-critical", re.IGNORECASE)
 
 
 class Ipmi:
@@ -149,10 +149,7 @@ def records(text: str) -> Iterator[Happening]:
         when = f"{words[1]} {words[2]}" if timed else words[1]
         sensor, *said = words[3:] if timed else words[2:]
         event = " · ".join(word for word in said if word)
-        over = "Deasserted" in said
-        critical = bool(_CRITICAL.search(event)) and not _NOT_CRITICAL.fullmatch(said[0] if said else "") and not over
-        if re.search(r"non-critical", event, re.IGNORECASE) or re.match(r"correctable", event, re.IGNORECASE):
-            critical = False
+        critical = bool(_CRITICAL.search(event)) and not _NOT_CRITICAL.search(event) and "Deasserted" not in said
         facts = {"record": int(words[0], 16), "sensor": sensor, "event": event, "bmc_time": when, "critical": critical}
         key = f"{words[0]} {when} {sensor} {event}"
         yield Happening("ipmi_sel", sensor[:80] or "SEL", key, f"BMC: {sensor}: {event}", facts, raw=line)

@@ -8,8 +8,8 @@ left where it is, counts as a hung mount since it was started, and is not starte
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, ClassVar, Final
 
@@ -39,7 +39,9 @@ _OCTAL: Final = re.compile(r"\\([0-7]{3})")
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """One mounted file system."""
+    """One mounted file system. ``read_only`` is the file system's own state, which errors change; a view of it that is
+    read-only for this process alone (a service manager's sandbox, a container) is none. ``hidden``: another mount lies
+    over it."""
 
     point: str
     kind: str
@@ -47,6 +49,7 @@ class Mount:
     read_only: bool
     gave_up: bool
     device: str
+    hidden: bool = False
 
     @property
     def network(self) -> bool:
@@ -111,7 +114,10 @@ class Mounts:
             self._writable.discard(gone)
             self._hung.discard(gone)
             self._used.pop(gone, None)
-        for point in self._mounts:
+        for point, mount in self._mounts.items():
+            if mount.hidden:
+                seen.looks.append(Look("mount", point, "hidden", reason="another mount lies over it for this process"))
+                continue
             ask = ["--file-system", "--format=%a %b %d %c", "--", point]
             if self._runner.start(f"mount {point}", "stat", ask, deadline_s=None, most=4096):
                 self._asked[point] = ts
@@ -180,7 +186,7 @@ def parse_mountinfo(text: str) -> list[Mount]:
                 _plain(left[4]),
                 kind,
                 _plain(source),
-                "ro" in {*left[5].split(","), *options},
+                "ro" in options,
                 bool(options & _SHUT_DOWN),
                 left[2],
             )
@@ -188,16 +194,21 @@ def parse_mountinfo(text: str) -> list[Mount]:
     return found
 
 
-def watched(mounts: Iterable[Mount]) -> list[Mount]:
+def watched(mounts: Sequence[Mount]) -> list[Mount]:
     """File systems of servers and disks, each once, at its shortest place; at most 32."""
-    best: dict[tuple[str, str], Mount] = {}
-    for mount in mounts:
+    best: dict[tuple[str, str], tuple[int, Mount]] = {}
+    for i, mount in enumerate(mounts):
         if mount.kind not in NETWORK | LOCAL or mount.point.startswith(_NOT_OURS):
             continue
         key = (mount.kind, mount.source if mount.network else mount.device)
-        if key not in best or len(mount.point) < len(best[key].point):
-            best[key] = mount
-    return sorted(best.values(), key=lambda mount: (len(mount.point), mount.point))[:_MOST_MOUNTS]
+        if key not in best or len(mount.point) < len(best[key][1].point):
+            best[key] = i, mount
+    few = sorted(best.values(), key=lambda found: (len(found[1].point), found[1].point))[:_MOST_MOUNTS]
+    return [replace(mount, hidden=_covered(mount.point, mounts[i + 1 :])) for i, mount in few]
+
+
+def _covered(point: str, later: Sequence[Mount]) -> bool:
+    return any(mount.point == point or point.startswith(f"{mount.point.rstrip('/')}/") for mount in later)
 
 
 def parse_statfs(text: str) -> tuple[float, float | None] | None:

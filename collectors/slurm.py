@@ -15,13 +15,15 @@ from typing import Any, ClassVar, Final
 
 from graynode.collectors.base import Machine, NoSource, Round, Row, Rows
 from graynode.collectors.context import GpuKey, JobContext, Placement
-from graynode.collectors.slurm_node_jobs import NodeJobs, shared
+from graynode.collectors.slurm_node_jobs import NodeJobs, single
 from graynode.collectors.slurm_process import Found, identify, started
 from graynode.collectors.state_file import StateFile
 from graynode.collectors.sysfs import names, text_of, whole_text
 
 _NEW_PIDS: Final = 500
 """Processes that are looked at for the first time in one round (some 50 µs each); the others wait for the next."""
+_NAMED: Final = 8
+"""Jobs that share a GPU which are told by name."""
 MAPPING_FILES: Final = 1000
 
 
@@ -37,8 +39,8 @@ class Settings:
 class Slurm:
     """Placements for ``context`` every 10 s and whenever the driver tells other processes; ``job`` rows at changes.
 
-    A GPU that several jobs share (MPS, shards) carries their ids joined by commas: it is told apart from GPUs of one
-    job, and never compared with them. ``NoSource`` where nothing of Slurm is on this machine.
+    A GPU that several jobs share (MPS, shards) has no job: nobody can tell whose load it is. ``quality`` names the
+    jobs, and each has its own row. ``NoSource`` where nothing of Slurm is on this machine.
     """
 
     name: ClassVar[str] = "slurm"
@@ -64,6 +66,7 @@ class Slurm:
         self._jobs = NodeJobs(machine.sys, self._context, self._settings.work, monotonic)
         self._told_name = ""
         self._refused: str | None = None
+        self._shared: dict[str, str] = {}
         self._behind = False
 
     def collect(self, round_: Round) -> Rows:
@@ -75,19 +78,17 @@ class Slurm:
         if self._kept:
             self._restore(self._kept)
         by_gpu = self._processes(pids)
-        placements = {
-            key: shared([Placement(f.job_id, rank=f.rank) for f in found.values() if f.job_id])
-            for key, found in by_gpu.items()
+        claims = {
+            key: [Placement(f.job_id, rank=f.rank) for f in found.values() if f.job_id] for key, found in by_gpu.items()
         }
-        self._unshare_ranks(placements, by_gpu)
-        placements |= self._mapped(placements)
+        claims |= self._mapped(claims)
         facts = [found for some in by_gpu.values() for found in some.values()]
-        rows: dict[str, list[Row]] = {
-            "job": self._jobs.look(placements, facts, round_.ts),
-            "quality": self._refusals(),
-            "inventory": self._name(),
-        }
-        self._context.place(self.name, self._jobs.held() | placements)
+        rows: dict[str, list[Row]] = {"job": self._jobs.look(claims, facts, round_.ts), "inventory": self._name()}
+        claims = self._jobs.held() | claims
+        placements = {key: placed for key, some in claims.items() if (placed := single(some)) is not None}
+        self._unshare_ranks(placements, by_gpu)
+        rows["quality"] = [*self._refusals(), *self._sharing(claims, placements)]
+        self._context.place(self.name, placements)
         self._keep()
         return {table: some for table, some in rows.items() if some}
 
@@ -129,15 +130,15 @@ class Slurm:
         holders: dict[tuple[str, int], set[tuple[int, ...]]] = {}
         for key, placed in placements.items():
             if placed.rank is not None:
-                holders.setdefault((placed.job_id, placed.rank), set()).add(tuple(sorted(by_gpu[key])))
+                holders.setdefault((placed.job_id, placed.rank), set()).add(tuple(sorted(by_gpu.get(key, ()))))
         for key, placed in placements.items():
             if placed.rank is not None and len(holders[placed.job_id, placed.rank]) > 1:
                 placements[key] = Placement(placed.job_id, placed.role)
 
-    def _mapped(self, placed: Mapping[GpuKey, Placement]) -> dict[GpuKey, Placement]:
+    def _mapped(self, claims: Mapping[GpuKey, object]) -> dict[GpuKey, list[Placement]]:
         """Jobs of GPUs without a process, by the mapping folder: files named by index, ``index.instance`` or uuid."""
         folder = self._settings.job_mapping_dir
-        found: dict[GpuKey, Placement] = {}
+        found: dict[GpuKey, list[Placement]] = {}
         for name in names(folder)[:MAPPING_FILES] if folder else ():
             index, _, instance = name.partition(".")
             uuid = self._context.gpus.get(int(index)) if index.isascii() and index.isdigit() else name
@@ -146,11 +147,28 @@ class Slurm:
             key = GpuKey(uuid, instance or None) if index.isdigit() else GpuKey(uuid)
             text = text_of(folder / name) if folder else None
             jobs = sorted({line.strip()[:64] for line in (text or "").splitlines() if line.strip()})
-            if jobs and key not in placed:
-                found[key] = shared([Placement(job) for job in jobs])
+            if jobs and key not in claims:
+                found[key] = [Placement(job) for job in jobs]
         return found
 
     # --- rows -------------------------------------------------------------------------------------------
+
+    def _sharing(self, claims: Mapping[GpuKey, Sequence[Placement]], placed: Mapping[GpuKey, Placement]) -> list[Row]:
+        """Which GPUs several jobs share, and which no longer: once at each change."""
+        now: dict[str, str] = {}
+        for key in claims.keys() - placed.keys():
+            jobs = sorted({claim.job_id for claim in claims[key]}, key=lambda job: (len(job), job))
+            more = ", …" if len(jobs) > _NAMED else ""
+            now[key.gpu_uuid] = f"slurm: shared by {len(jobs)} jobs: {', '.join(jobs[:_NAMED])}{more}"
+        rows = []
+        for uuid in sorted(now.keys() | self._shared.keys()):
+            if now.get(uuid) != self._shared.get(uuid):
+                state, reason = (
+                    ("unsupported", now[uuid]) if uuid in now else ("measured", "slurm: one job at most again")
+                )
+                rows.append({"table_name": "gpu", "entity": uuid, "field": "job_id", "state": state, "reason": reason})
+        self._shared = now
+        return rows
 
     def _refusals(self) -> list[Row]:
         """Once when environments may not be read, and once when they may again."""

@@ -192,7 +192,8 @@ class SlurmCluster:
             self._fail(ask, str(error), rows)
             return
         for table, some in found.items():
-            rows.setdefault(table, []).extend(some)
+            if some:
+                rows.setdefault(table, []).extend(some)
         self._well(ask, rows)
 
     def _fail(self, ask: _Ask, reason: str, rows: dict[str, list[Row]]) -> None:

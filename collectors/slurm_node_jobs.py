@@ -18,9 +18,6 @@ GONE_AFTER_S: Final = 60.0
 """A job without a process on a GPU for so long, and whose cgroup cannot be looked at, is gone; between two steps of
 its it is not."""
 
-MOST_JOBS: Final = 8
-"""Ids of jobs that share a GPU which are told by name."""
-
 
 @dataclass(slots=True)
 class _Job:
@@ -38,12 +35,15 @@ class NodeJobs:
         self._sys, self._context, self._work, self._monotonic = sys, context, work, monotonic
         self._jobs: dict[str, _Job] = {}
 
-    def look(self, placements: Mapping[GpuKey, Placement], processes: Sequence[Found], ts: datetime) -> list[Row]:
+    def look(self, claims: Mapping[GpuKey, Sequence[Placement]], processes: Sequence[Found], ts: datetime) -> list[Row]:
         """Rows of what changed: jobs that are new here, have other GPUs, took their first step, or are gone."""
         by_job: dict[str, dict[GpuKey, Placement]] = {}
-        for key, placed in placements.items():
-            for job_id in placed.job_id.split(","):
-                by_job.setdefault(job_id, {})[key] = placed
+        for key, some in claims.items():
+            mine: dict[str, list[Placement]] = {}
+            for claim in some:
+                mine.setdefault(claim.job_id, []).append(claim)
+            for job_id, same in mine.items():
+                by_job.setdefault(job_id, {})[key] = single(same) or same[0]
         facts: dict[str, Found] = {}
         for found in processes:
             known = facts.get(found.job_id or "")
@@ -56,19 +56,18 @@ class NodeJobs:
         self._context.set_aliases("slurm", aliases)
         return [*self._changed(ts), *gone]
 
-    def held(self) -> dict[GpuKey, Placement]:
+    def held(self) -> dict[GpuKey, list[Placement]]:
         """GPUs of jobs that are here: those without a process on them now are held, not free."""
         holders: dict[GpuKey, list[Placement]] = {}
         for job in self._jobs.values():
             for key, placed in job.gpus.items():
                 holders.setdefault(key, []).append(placed)
-        return {key: shared(some) for key, some in holders.items()}
+        return holders
 
     def _learn(self, job_id: str, gpus: dict[GpuKey, Placement], found: Found) -> None:
         job = self._jobs.setdefault(job_id, _Job({}, 0.0))
         job.seen_at, job.cgroup = self._monotonic(), found.cgroup or job.cgroup
-        alone = {key: placed for key, placed in gpus.items() if placed.job_id == job_id}
-        job.gpus |= {key: Placement(job_id) for key in gpus} | alone
+        job.gpus |= gpus
         row = self._row(job_id, found)
         row["gpu_uuids"] = json.dumps(sorted({key.gpu_uuid for key in job.gpus}))
         job.row |= {name: value for name, value in row.items() if value is not None}
@@ -128,14 +127,14 @@ class NodeJobs:
                     self._jobs[job_id] = _Job({**row, **times}, self._monotonic(), cgroup, told, held)
 
 
-def shared(placed: Sequence[Placement]) -> Placement:
-    """One placement for all that are on a GPU: the only one, or all their ids without role and rank."""
-    jobs = sorted({p.job_id for p in placed}, key=lambda job: (len(job), job))
-    if len(jobs) == 1:
-        ranks = {p.rank for p in placed}
-        return Placement(jobs[0], rank=ranks.pop() if len(ranks) == 1 else None)
-    more = [f"and {len(jobs) - MOST_JOBS} more"] if len(jobs) > MOST_JOBS else []
-    return Placement(",".join([*jobs[:MOST_JOBS], *more]))
+def single(placed: Sequence[Placement]) -> Placement | None:
+    """The one job that all who are on a GPU belong to, with the rank they agree on; ``None`` if they are several's."""
+    if len({p.job_id for p in placed}) != 1:
+        return None
+    ranks, roles = {p.rank for p in placed}, {p.role for p in placed}
+    return Placement(
+        placed[0].job_id, roles.pop() if len(roles) == 1 else None, ranks.pop() if len(ranks) == 1 else None
+    )
 
 
 def _alias(env: Mapping[str, str]) -> str | None:

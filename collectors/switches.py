@@ -4,8 +4,9 @@
     off = ["ecc_*_l1", "violation_*", "link.symbol_*"]
     every = { "gpu.pcie_replays" = 60 }
 
-A name is ``table.field`` or, for table ``gpu``, the field alone; ``*`` and ``?`` stand for characters. Only slower
-classes than the contract's, so that nothing is read more often than its reading was measured for.
+A name is ``table.field`` or, for table ``gpu``, the field alone; ``*`` and ``?`` stand for characters; ``@profiling``
+and the like are groups. Only slower classes than the contract's, so that nothing is read more often than its reading
+was measured for.
 """
 
 from __future__ import annotations
@@ -27,6 +28,17 @@ _NEEDED: Final = frozenset({
     "host.gpus_read", "host.samples_expected", "host.samples_taken", "host.samples_missed", "host.uptime_s",
 })  # fmt: skip
 """What others are made of or judged by: who a GPU is, whether the driver was loaded anew, whether we are blind."""
+_UNPACED: Final = frozenset({"link.state"})
+"""What has a pace of its own: seconds down are counted from look to look."""
+GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
+    "@profiling": ("gpu.*_active_ratio", "gpu.sm_occupancy_ratio", "gpu.*_bytes_per_s"),
+    "@deprecated": ("gpu.violation_*", "gpu.app_*_clock_mhz"),
+    "@ecc_places": tuple(
+        f"gpu.ecc_*_{place}" for place in ("l1", "l2", "device", "register", "texture", "shared", "cbu", "sram")
+    ),
+}
+"""Names for what goes together: ``@profiling`` is all that NVML's performance counters give; with all of it off they
+are left to whoever profiles."""
 WHY: Final = "switched off in configuration (fields.off)"
 
 
@@ -87,6 +99,7 @@ def switches(off: Sequence[str], every: Mapping[str, int]) -> Switches:
     """The switches of the configuration; ``ValueError`` says which entry cannot be, and what is near it."""
     known = _fields()
     found_off: set[str] = set()
+    off = [name for pattern in off for name in GROUPS.get(pattern, (pattern,))]
     for pattern in off:
         found_off |= _matching("off", pattern, known)
     slower: dict[str, int] = {}
@@ -94,6 +107,8 @@ def switches(off: Sequence[str], every: Mapping[str, int]) -> Switches:
         if seconds not in CADENCES_S:
             raise ValueError(f"every.{pattern!r} = {seconds}: allowed are {', '.join(map(str, CADENCES_S))}")
         for name in _matching("every", pattern, known):
+            if name in _UNPACED:
+                raise ValueError(f"every.{pattern!r}: {name} has a pace of its own; it can be switched off")
             if seconds < known[name].every_s:
                 raise ValueError(
                     f"every.{pattern!r} = {seconds}: {name} is read every {known[name].every_s} s; only slower will do"

@@ -17,6 +17,7 @@ from graynode.detectors.accumulate import Run
 from graynode.detectors.base import Round, Scored, State
 from graynode.detectors.findings import Candidate
 from graynode.detectors.frames import View, epoch_s, gpus, hosts, moment
+from graynode.detectors.stuck import stuck
 from graynode.detectors.thresholds import Thresholds, shipped
 
 _FIELDS: Final = ("sm_clock_mhz_mean", "power_w_mean", "temp_c_mean", "gpu_util_percent_mean")
@@ -58,10 +59,13 @@ class Blind:
             state.get("gpu"), boards.keys, [f"{f}.{p}" for f in _FIELDS for p in ("seen", "strikes", "since")]
         )
         found += self._vanished(boards, fields, round_.window_s)
+        standing, still = stuck(round_.quality, state.get("stuck"), now_s)
+        found += still
         after: dict[str, pl.DataFrame] = {
             "nodes": nodes,
             "host": memory.remember(state.get("host"), view.keys, remembered, now_s),
             "gpu": memory.remember(state.get("gpu"), boards.keys, fields, now_s),
+            "stuck": standing,
         }
         if history is not None:
             after["history"] = history

@@ -83,6 +83,11 @@ def driver_numbers(view: View, host: pl.DataFrame) -> Floats:
     return np.array([driver.get(node_id, np.nan) for node_id in view.text("node_id")])
 
 
+def text_numbers(texts: pl.Series) -> Floats:
+    """A number for each text, null included, that a float holds exactly."""
+    return (texts.fill_null("").hash().to_numpy() >> np.uint64(12)).astype(np.float64)
+
+
 @functools.lru_cache(maxsize=1024)
 def _number(version: str) -> float:
     return sum(float(part) * 1000.0 ** (2 - i) for i, part in enumerate(re.findall(r"\d+", version)[:3]))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from graynode.detectors.policy import Verdict
+from graynode.detectors.service_kinds import SERVICE_KINDS
 
 _RELOAD_CLEARS: Final = ("xid_*", "sxid_*", "gpu_hung", "nvrm")
 """A fresh driver has reset its GPUs; a GPU that stays away is told again by ``rules``' count."""
@@ -117,6 +118,14 @@ KINDS: Final[Mapping[Any, Callable[[Mapping[str, Any]], Verdict | None]]] = {
     "clock_skew": _always(
         "the node's clock is wrong", "clock_skew", "ticket", "Repair time synchronisation on the node."
     ),
+    "identity_conflict": _always(
+        "two machines or agents send under one node_id",
+        "monitoring_blind",
+        "ticket",
+        "Give each machine its own agent.node_id (cloned images share machine-id), or stop the second agent; until "
+        "then nothing said of this node is certain.",
+        hold=True,
+    ),
     "oom_kill": _always(
         "a process was killed for memory", "application_error", "digest", "See the job's memory.", owner="job_owner"
     ),
@@ -128,6 +137,7 @@ KINDS: Final[Mapping[Any, Callable[[Mapping[str, Any]], Verdict | None]]] = {
     "driver_reload": _clear(*_RELOAD_CLEARS),
     "nvrm_load": _clear(*_RELOAD_CLEARS),
     "agent_start": _clear("*", new_boot=True),
+    **SERVICE_KINDS,
 }
 """Kinds without a number. Absent kinds (link_up, agent_stop, fault_start …) say nothing here."""
 

@@ -17,6 +17,7 @@ import polars as pl
 
 from graynode.detectors import event_kinds
 from graynode.detectors.policy import Policy, Verdict, shipped
+from graynode.detectors.service_kinds import SERVICE_KINDS, about
 from graynode.pipeline.schema import stable_id
 
 Event = Mapping[str, Any]
@@ -54,7 +55,7 @@ class EventRules:
             verdict = self._judge(event, facts)
             if verdict is None:
                 continue
-            key = _key(event)
+            key = (*_key(event), about(facts))
             if not self._same_episode(key, event["ts"]):
                 running[key] = _finding(event, verdict, facts)
                 made.append(running[key])
@@ -147,6 +148,8 @@ def _signal(event: Event, verdict: Verdict) -> str:
     kind = str(event.get("kind"))
     if verdict.clears:
         return f"clear_{kind}"
+    if kind in SERVICE_KINDS:
+        return f"{kind}_{about(_attributes(event))}"
     return f"{kind}_{event['code']}" if kind in ("xid", "sxid") else kind
 
 

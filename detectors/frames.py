@@ -24,7 +24,9 @@ Bools = NDArray[np.bool_]
 Derived = TypeVar("Derived")
 
 _WHO: Final = ("cluster", "node_id", "node", "boot_id")
-GPU_TEXTS: Final = ("gpu_uuid", "gpu_model_last", "pci_bus_id_last", "gpu_index", "job_id_last", "job_role_last")
+GPU_TEXTS: Final = (
+    "gpu_uuid", "gpu_model_last", "pci_bus_id_last", "gpu_index", "job_id_last", "job_role_last", "mig_profile_last",
+)  # fmt: skip
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 
 

@@ -22,13 +22,18 @@ def _name(view: View, i: int) -> str:
     return view.gpu_name(i)
 
 
-def _about(view: View, i: int) -> Candidate:
-    of_port = "link" in view.who.columns
-    kind = view.text("link_kind_last")[i] if of_port else "nvlink"
+def _is_nvlink(view: View, i: int) -> bool:
+    return "link" not in view.who.columns or view.text("link_kind_last")[i] == "nvlink"
+
+
+def _about(view: View, i: int, cause: str) -> Candidate:
+    """What all say of the link. A fault of an NVLink is the platform's whatever it looks like: it has no cable."""
+    of_port, nvlink = "link" in view.who.columns, _is_nvlink(view, i)
     return {
         **view.identity(i),
         "subject": "link" if of_port else "gpu",
-        "action": _NVLINK if kind == "nvlink" else _PORT,
+        "cause": "nvlink_fault" if nvlink else cause,
+        "action": _NVLINK if nvlink else _PORT,
         "severity": "ticket",
     }
 
@@ -38,16 +43,17 @@ def outage(
 ) -> Candidate:
     """One contiguous outage."""
     kills = "every NCCL job over it" if signal == "outage_30s" else "NCCL jobs before 2.23 over it"
+    if _is_nvlink(view, i):
+        kills = "what ran over it"
     return {
-        **_about(view, i),
-        "cause": "link_down",
+        **_about(view, i, "link_down"),
         "signal": signal,
         "value": longest,
         "unit": "s",
         "score": longest,
         "threshold": limit,
         "since": since,
-        "severity": "page" if signal == "outage_30s" else "ticket",
+        "severity": "page" if signal == "outage_30s" and not _is_nvlink(view, i) else "ticket",
         "message": f"{_name(view, i)} was down {longest:.0f} s at once: long enough to end {kills}",
         "evidence": {"down_s_last_hour": hour, "link_kind": view.text("link_kind_last")[i]},
     }
@@ -56,8 +62,7 @@ def outage(
 def in_pieces(view: View, i: int, hour: float, longest: float, limit: float, since: datetime | None) -> Candidate:
     """Outages that are short each and long together."""
     return {
-        **_about(view, i),
-        "cause": "link_flap",
+        **_about(view, i, "link_flap"),
         "signal": "down_in_pieces",
         "value": hour,
         "unit": "s in an hour",
@@ -73,8 +78,7 @@ def in_pieces(view: View, i: int, hour: float, longest: float, limit: float, sin
 def flap(view: View, i: int, downs: float, hour: float, limit: float, since: datetime | None) -> Candidate:
     """A link that goes down again and again."""
     return {
-        **_about(view, i),
-        "cause": "link_flap",
+        **_about(view, i, "link_flap"),
         "signal": "flap",
         "value": downs,
         "unit": "downs",
@@ -91,8 +95,7 @@ def rate(
 ) -> Candidate:
     """A link slower than it was, or than the same link of other nodes."""
     return {
-        **_about(view, i),
-        "cause": "link_degraded",
+        **_about(view, i, "link_degraded"),
         "signal": "rate",
         "value": now,
         "baseline": expected,
@@ -112,8 +115,7 @@ def nvlinks(
 ) -> Candidate:
     """NVLinks that were active before and are not now."""
     return {
-        **_about(view, i),
-        "cause": "nvlink_fault",
+        **_about(view, i, "nvlink_fault"),
         "signal": "nvlinks",
         "value": active,
         "baseline": most,
@@ -132,8 +134,7 @@ def errors(view: View, i: int, grown: Growth, now: float, score: float, limit: f
     past = grown.history_h[i]
     expected = grown.history[i] / past * grown.exposure_h[i] if past > 0 else np.nan
     return {
-        **_about(view, i),
-        "cause": cause,
+        **_about(view, i, cause),
         "signal": "errors",
         "value": grown.count[i],
         "baseline": expected,

@@ -72,7 +72,7 @@ class Links:
         view = links(round_.link, _LINK_NUMBERS)
         ports = memory.recall(state.get("link"), view.keys, _REMEMBERED)
         found = [*self._outages(view, ports, round_.window_s), *self._rates(view, ports, round_.window_s)]
-        found += self._errors(view, ports, _total(view, _ERRORS), round_.window_s, "link_errors")
+        found += self._errors(view, ports, _port_errors(view), round_.window_s, "link_errors")
         boards = gpus(round_.gpu, _GPU_NUMBERS)
         nvlinks = memory.recall(state.get("gpu"), boards.keys, _BOARDS)
         found += self._errors(boards, nvlinks, _total(boards, _NVLINK_ERRORS), round_.window_s, "nvlink_fault")
@@ -88,7 +88,7 @@ class Links:
         ports, boards = links(history.link, _LINK_NUMBERS), gpus(history.gpu, _GPU_NUMBERS)
         hours, learnt = history.window_s / 3600.0, dict(state)
         for name, view, columns, errors in (
-            ("link", ports, _REMEMBERED, _total(ports, _ERRORS)),
+            ("link", ports, _REMEMBERED, _port_errors(ports)),
             ("gpu", boards, _BOARDS, _total(boards, _NVLINK_ERRORS)),
         ):
             frame = growth.learn(state.get(name), view, columns, _grew(errors), np.full(len(view), hours), {})
@@ -171,6 +171,12 @@ class Links:
 
 def _grew(errors: Floats) -> Floats:
     return np.where(np.isnan(errors), np.nan, errors > 0)
+
+
+def _port_errors(view: View) -> Floats:
+    """Growth of a port's errors. Those of NVLinks are told from the sums in table ``gpu``, once."""
+    is_nvlink = (view.text("link_kind_last") == "nvlink").fill_null(value=False).to_numpy()
+    return np.where(is_nvlink, np.nan, _total(view, _ERRORS))
 
 
 def _total(view: View, counters: tuple[str, ...]) -> Floats:

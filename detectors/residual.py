@@ -43,15 +43,21 @@ def peers(view: View) -> Peers:
 
 def _peers(view: View) -> Peers:
     window, job = view.t_s.astype(np.int64), view.text("job_id_last")
-    by_job = codes(job, view.text("job_role_last"), models(view), window)
+    by_job = codes(job, view.text("job_role_last"), kinds(view), window)
     # Where no GPU is jobless, nobody has a use for groups by node
-    by_node = codes(view.text("node_id"), models(view), window) if job.null_count() else np.full(len(view), -1)
+    by_node = codes(view.text("node_id"), kinds(view), window) if job.null_count() else np.full(len(view), -1)
     return Peers(by_job, np.where(by_job < 0, by_node, -1))
 
 
 def models(view: View) -> Ints:
     """Group numbers by model; GPUs of unknown model are one."""
     return view.once("models", None, lambda: codes(view.text("gpu_model_last").fill_null("unknown")))
+
+
+def kinds(view: View) -> Ints:
+    """Group numbers by model and MIG profile: half of a GPU is no peer of a whole one, nor of the GPU that it is a half
+    of. A GPU with MIG on has those with the same instances on them as peers."""
+    return view.once("kinds", None, lambda: codes(models(view), view.text("mig_profile_last").fill_null("")))
 
 
 def against_peers(x: Floats, groups: Peers) -> Residual:

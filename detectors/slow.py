@@ -19,7 +19,15 @@ import polars as pl
 from graynode.detectors import accumulate, baseline, conformal, findings, memory, probes, residual
 from graynode.detectors.accumulate import TAU, Run
 from graynode.detectors.base import Round, Scored, State
-from graynode.detectors.capability import NUMBERS, THROTTLES, driver_numbers, measured, throttled_share, throughout
+from graynode.detectors.capability import (
+    NUMBERS,
+    THROTTLES,
+    driver_numbers,
+    measured,
+    text_numbers,
+    throttled_share,
+    throughout,
+)
 from graynode.detectors.findings import Candidate
 from graynode.detectors.frames import GPU_TEXTS, Floats, View, codes, epoch_s, gpus, keys_by_work, moment
 from graynode.detectors.gpu_words import short
@@ -33,7 +41,7 @@ _WORDS: Final = {
     "throttle": "it is held below its clocks {effect:.1%} more of the time",
     "power_at_clock": "it takes {effect:.1%} more power at the same clock",
 }
-_CONTEXT: Final = ("power_limit", "mig_mode", "driver")
+_CONTEXT: Final = ("power_limit", "mig_mode", "mig_profile", "driver")
 _PAGE_EFFECT: Final = 0.10
 """Published practice swaps a node at about 10 % sustained at the next checkpoint; less is a ticket."""
 _PROBES_KEPT: Final = 40
@@ -93,6 +101,7 @@ class Slow:
         context = {
             "power_limit": view.x["power_limit_enforced_w_last"],
             "mig_mode": view.x["mig_mode_last"],
+            "mig_profile": text_numbers(view.text("mig_profile_last")),
             "driver": driver_numbers(view, round_.host),
         }
         ended = baseline.changed(remembered, context)
@@ -214,7 +223,7 @@ def _levels(view: View, keys: pl.Series, history: pl.DataFrame, day: float) -> l
     if "clock" not in found.columns:
         return []
     centre = found.get_column("clock").cast(pl.Float64).fill_null(float("nan")).to_numpy()
-    groups = codes(view.text("gpu_model_last").fill_null("unknown"), keys.str.extract(r"\|(.*)$"))
+    groups = codes(residual.kinds(view), keys.str.extract(r"\|(.*)$"))
     z, excess, peers = residual.robust_z(centre, groups, 0.002)
     p = np.where(np.isnan(z), np.nan, conformal.robust_tail(np.nan_to_num(z), peers))
     listed = conformal.benjamini_hochberg(p) & (excess >= np.log1p(TAU))

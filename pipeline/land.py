@@ -226,7 +226,7 @@ class Landing:
                 continue
             for table, rows in owned.windows.close().items():
                 self._add(f"{table}_30s", owned, rows)
-                if table == "gpu" and (still := owned.still.see(rows)):
+                if table == "gpu" and (still := owned.still.note(rows)):
                     self._add("quality", owned, pl.DataFrame(still, schema_overrides=frame_schema("quality")))
                 late = owned.hours[table].note(rows)
                 metrics.LATE_HOURS.labels(table).inc(late)

@@ -160,6 +160,8 @@ class Normaliser:
         held = self._bad.get((key[0], key[4]), {}).get(key)
         if verdict is None:
             return self._well(key, row, held)
+        if held is not None and held.since is not None and row["ts"] - held.last > WELL_AGAIN:
+            held = None  # a moment of long ago, never told
         if held is not None and held.state == verdict.state:
             held.last = max(held.last, row["last"])
             if held.since is None or held.last - held.since < _LASTS:

@@ -87,7 +87,7 @@ GROUP BY o.gpu_model, q.field, q.state ORDER BY gpus DESC, q.field
 _WHY_NULL: Final = f"""
 WITH about AS (
   SELECT DISTINCT cluster, node_id, node, entity AS gpu_uuid FROM quality_now
-  WHERE table_name = 'gpu' AND starts_with(entity, gpu) AND entity <> '*'
+  WHERE table_name = 'gpu' AND starts_with(entity, gpu) AND entity NOT IN ('*', node_id)
   UNION
   SELECT DISTINCT cluster, node_id, node, gpu_uuid FROM gpu_homes WHERE until IS NULL AND starts_with(gpu_uuid, gpu)),
 here AS (SELECT cluster, node_id, gpu_uuid, any_value(node) AS node FROM about GROUP BY ALL),
@@ -102,7 +102,7 @@ reasons AS (
   SELECT h.*, CASE WHEN q.table_name = 'host' THEN 1 WHEN q.field = '*' THEN 2 ELSE 3 END,
     CASE WHEN q.table_name = 'host' THEN 'node' WHEN q.field = '*' THEN 'gpu' ELSE 'field' END, q.state, q.ts, q.reason
   FROM here h JOIN quality_now q ON q.cluster = h.cluster AND q.node_id = h.node_id AND q.state <> 'measured' AND (
-    (q.table_name = 'gpu' AND q.entity IN (h.gpu_uuid, '*') AND q.field IN (wanted, '*'))
+    (q.table_name = 'gpu' AND q.entity IN (h.gpu_uuid, h.node_id, '*') AND q.field IN (wanted, '*'))
     OR (q.table_name = 'host' AND q.field = '*'))
   UNION ALL
   SELECT h.*, 4, 'class', 'measured', NULL, 'read every ' || f.every_s || ' s: rows of other rounds hold null'
@@ -170,7 +170,7 @@ silent AS (
   GROUP BY m.cluster, m.node_id, m.node, m.first_due, m.last_due),
 said AS (
   SELECT q.cluster, q.node_id, coalesce(m.node, q.node) AS node,
-    CASE WHEN q.table_name = 'gpu' AND q.entity <> '*' THEN 'gpu' WHEN q.table_name = 'link' THEN 'link' ELSE 'node' END
+    CASE WHEN q.table_name = 'gpu' AND q.entity NOT IN ('*', q.node_id) THEN 'gpu' WHEN q.table_name = 'link' THEN 'link' ELSE 'node' END
       AS scope,
     q.entity, q.state, q.planned, q.reason, greatest(q.since, a) AS since,
     least(coalesce(q.until, b), b, coalesce(m.last_due, b)) AS until

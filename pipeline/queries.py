@@ -33,6 +33,8 @@ _ONCE: Final[Mapping[str, str]] = {
     "incident": "incident_id, revision",
     "action": "action_id",
     "probe": "run_id",
+    "job": "cluster, node_id, job_id, state, requeues, ts",
+    "node_state": "cluster, node_id, scheduler_state, state, reason, ts",
 }
 """What makes a row of an at-least-once table the same row."""
 

@@ -235,6 +235,7 @@ def _violations() -> tuple[Field, ...]:
 _GPU_FIELDS: Final = (
     _text("gpu_model", "product name", nvml="nvmlDeviceGetName"),
     _text("pci_bus_id", "PCI address, domain:bus:device.function, lower case", nvml="nvmlDeviceGetPciInfo"),
+    _text("mig_profile", "profile of the MIG instance, such as 3g.40gb; of a whole GPU those of its instances, 3g.40gb,4g.40gb; null where MIG is off. Only equal ones are peers"),
     # clocks and why they are what they are
     _gauge_i("sm_clock_mhz", "SM clock; low when idle, so judged with the event reasons", unit="MHz", dcgm=100, nvml="nvmlDeviceGetClockInfo(SM)", lo=0, hi=5000),
     _gauge_i("mem_clock_mhz", "memory clock", unit="MHz", dcgm=101, nvml="nvmlDeviceGetClockInfo(MEM)", lo=0, hi=20000),
@@ -492,8 +493,8 @@ _EVENT: Final = (
     *_WHO,
     Field("driver_load", "int64", "text", "driver load id"),
     _text("event_id", "UUIDv5 of machine, source and native key: reading again tells nothing twice"),
-    _text("source", "kernel_log, nvml, infiniband, host, slurm, agent, import"),
-    _text("kind", "xid, sxid, gpu_off_bus, aer, mce, mlx5, gsp, nvrm, link_down, link_up, gpu_lost, gpu_returned, gpu_hung, driver_reload, nvml_blind, nvml_back, nvml_released, nvml_resumed, agent_start, agent_stop, kmsg_gap, clock_skew, fault_start, fault_end, …"),
+    _text("source", "kernel_log, nvml, infiniband, services, host, slurm, agent, import"),
+    _text("kind", "xid, sxid, gpu_off_bus, aer, mce, mlx5, gsp, nvrm, link_down, link_up, gpu_lost, gpu_returned, gpu_hung, driver_reload, nvml_blind, nvml_back, nvml_released, nvml_resumed, agent_start, agent_stop, kmsg_gap, clock_skew, identity_conflict, service_failed, service_back, service_restarted, mount_hung, mount_read_only, mount_back, disk_full, disk_room, edac_ue, edac_ce, nvme_critical_warning, nvme_dead, nvme_well, ipmi_sel, fault_start, fault_end, …"),
     Field("code", "int64", "text", "Xid, SXid or other number"),
     *_ENTITY,
     _text("pci_bus_id", "PCI address, lower case with domain"),
@@ -589,7 +590,7 @@ _OTHER: Final = (
         _word("state", f"one of {', '.join(QUALITY_STATES)}"), _text("reason", "why, in the source's words")),
     _table("service", "one change of the state of one service, mount, file system, disk, memory controller or BMC; the state in force is told again every hour", SAMPLES, ("cluster", "node_id", "kind", "name"), *_WHO,
         _text("kind", "unit, mount, disk, nvme, memory or bmc"), _text("name", "unit name, mount point, device, controller"),
-        _word("state", "unit: active, starting, restarting, failed, down, off, masked, absent, not_needed; mount: ok, hung, read_only, gone; disk: ok, full, gone; nvme: ok, warning, dead, gone; memory: ok, corrected, uncorrected, gone; bmc: ok, full"),
+        _word("state", "unit: active, starting, restarting, failed, down, off, masked, absent, not_needed; mount: ok, hung, read_only, hidden, gone; disk: ok, full, gone; nvme: ok, warning, dead, gone; memory: ok, corrected, uncorrected, gone; bmc: ok, full"),
         Field("bad", "bool", "state", "true while the state is a fault here"), _time("since", "since when, by the source where it tells"),
         Field("restarts", "int64", "text", "unit: automatic restarts by systemd since it was last started by hand"),
         Field("value", "float64", "gauge", "disk: used ratio; memory: uncorrected errors; nvme: percent of rated life used; bmc: entries of its log"), _text("unit", "unit of value"),

@@ -52,6 +52,14 @@ _RATES: Final = {
 }  # fmt: skip
 """Field and the window column that is 0 only if all of the window was."""
 _KEY: Final = ["cluster", "node_id", "gpu_uuid"]
+_READS: Final = [
+    "ts", *_KEY, "node", "boot_id", "mig_instance", "gpu_model_last", "nvlink_links_active_last",
+    *dict.fromkeys(["gpu_util_percent_mean", *(s.cause for s in _SENSORS)]),
+    *(f"{s.field}_{end}" for s in _SENSORS for end in ("min", "max")), *(f"{f}_{how}" for f, how in _RATES.items()),
+]  # fmt: skip
+_MANY: Final = 20_000
+_TOGETHER: Final = timedelta(minutes=10)
+"""One look costs some 15 ms whatever it sees, so closed windows wait for it: a few MB at most."""
 
 Told = tuple[str, str, str, str]
 """cluster, node_id, gpu_uuid, field"""
@@ -61,6 +69,8 @@ class StillWatch:
     """The GPUs of one partition."""
 
     def __init__(self) -> None:
+        self._waiting: list[pl.DataFrame] = []
+        self._waiting_since: datetime | None = None
         self._state: pl.DataFrame | None = None
         self._told: set[Told] = set()
 
@@ -71,8 +81,21 @@ class StillWatch:
             key: Told = (row["cluster"], row["node_id"], row["entity"], row["field"])
             (self._told.discard if row["state"] == "measured" else self._told.add)(key)
 
+    def note(self, windows: pl.DataFrame) -> list[dict[str, Any]]:
+        """Closed rows of ``gpu_30s``, looked at together once they are many or span ten minutes (``see``)."""
+        self._waiting.append(windows.select(_READS))
+        latest = windows["ts"].max()
+        if not isinstance(latest, datetime):
+            return []
+        self._waiting_since = min(self._waiting_since or latest, latest)
+        rows = sum(part.height for part in self._waiting)
+        if rows < _MANY and latest - self._waiting_since < _TOGETHER:
+            return []
+        together, self._waiting, self._waiting_since = pl.concat(self._waiting), [], None
+        return self.see(together)
+
     def see(self, windows: pl.DataFrame) -> list[dict[str, Any]]:
-        """Closed rows of ``gpu_30s``; ``quality`` rows for what has begun to stand still, or to move again."""
+        """``quality`` rows for what has begun to stand still in these windows, or to move again."""
         whole = windows.filter(pl.col("mig_instance").is_null() & pl.col("gpu_uuid").is_not_null())
         if not whole.height:
             return []

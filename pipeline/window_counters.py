@@ -7,6 +7,8 @@ columns of the window table.
 Counter rule: same segment and not fallen, the difference; else the difference is unknown, ``resets`` + 1, and
 ``_since_reset`` is the counter's value at the end of the window. A segment is one boot and driver load; counters
 that a driver reload leaves alone (host boot, agent start) compare inside one boot, and lifetime counters always.
+A growth that the device cannot have made is no difference either; a counter that stands where its bits end says
+nothing.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import Final, Literal
 import numpy as np
 import polars as pl
 
+from graynode.pipeline.cross_checks import SATURATES
 from graynode.pipeline.lake_format import frame_schema
 from graynode.pipeline.schema import TABLES, Field, window_field_names
 from graynode.pipeline.window_order import Bools, Ints, Sorted, spread
@@ -25,6 +28,13 @@ Scope = Literal["load", "boot", "life"]
 _WRAPS_32: Final = frozenset({"pcie_replays"})
 """Counters that the device keeps in 32 bits. From the last 2**24 below the limit to the first 2**24 above zero
 inside one segment is a wrap, not a reset: a reset would have to come just there."""
+_MOST_PER_S: Final = {"energy_mj": 4_000_000}
+"""Growth that cannot be: 4 kW is where the legal range of ``power_w`` ends; energy that underflows has been seen to
+give terawatts (compute-runtime #938)."""
+_NS_PER_S: Final = 1_100_000_000
+"""Clocks are not held down for longer than time passes; a tenth for the jitter of reading."""
+_SLACK_US: Final = 2_000_000
+"""Two readings may be of moments that are a second further apart than their times."""
 _WRAP: Final = 1 << 32
 _NEAR_WRAP: Final = 1 << 24
 _SEGMENTS_KEPT: Final = 3
@@ -75,7 +85,9 @@ def counter_columns(table: str, f: Field, column: pl.Series, at: Sorted) -> dict
     values = column.fill_null(0).to_numpy()[at.order[positions]]
     same, known, step = _steps(table, f, values, positions, at)
     group = at.group[positions]
-    at.reset[positions[1:][same & ~known & _in_segment(table, f, positions, at)]] = True
+    fell = same & ~known
+    at.reset[positions[1:][fell & _in_segment(table, f, positions, at)]] = True
+    known &= ~_full(table, f, values)
     sampled = np.flatnonzero(group >= 0)
     if not len(sampled):
         return {name: pl.repeat(None, at.groups, dtype=pl.Int64, eager=True) for name in names}
@@ -90,7 +102,7 @@ def counter_columns(table: str, f: Field, column: pl.Series, at: Sorted) -> dict
     counts = np.append(False, known)[sampled]
     steps = np.append(0, np.where(known, step, 0))[sampled]
     has = np.add.reduceat(counts.astype(np.int64), starts) > 0
-    fresh = np.add.reduceat(np.append(False, same & ~known)[sampled].astype(np.int64), starts) > 0
+    fresh = np.add.reduceat(np.append(False, fell)[sampled].astype(np.int64), starts) > 0
     fresh &= current
     return {
         names[0]: spread(np.add.reduceat(steps, starts)[has], present[has], at.groups),
@@ -107,7 +119,20 @@ def _steps(table: str, f: Field, values: Ints, positions: Ints, at: Sorted) -> t
         wrapped = (values[:-1] >= _WRAP - _NEAR_WRAP) & (values[:-1] < _WRAP) & (values[1:] < _NEAR_WRAP)
         step = np.where(wrapped, step + _WRAP, step)
     known = same & _in_segment(table, f, positions, at) & (step >= 0)
+    most = _MOST_PER_S.get(f.name, _NS_PER_S if f.unit == "ns" else 0)
+    if most:
+        apart_us = at.ts[positions[1:]] - at.ts[positions[:-1]]
+        known &= step <= (apart_us + _SLACK_US) * (most / 1e6)
     return same, known, step
+
+
+def _full(table: str, f: Field, values: Ints) -> Bools:
+    """Where a counter stood at the end of its bits and still does: what happened in between is not counted."""
+    limit = SATURATES.get(f.name) if table == "link" else None
+    if limit is None:
+        return np.zeros(max(0, len(values) - 1), bool)
+    full: Bools = (values[1:] == limit) & (values[:-1] == limit)
+    return full
 
 
 def _in_segment(table: str, f: Field, positions: Ints, at: Sorted) -> Bools:

@@ -15,6 +15,7 @@ from graynode.collectors.base import Collector, Machine, NoSource, Rows
 from graynode.collectors.context import JobContext
 from graynode.collectors.health import Health, Probe
 from graynode.collectors.switches import Switches, switches
+from graynode.service import agent_jobs
 from graynode.service.config import Config, ConfigError
 
 _log = structlog.get_logger()
@@ -145,6 +146,7 @@ _MAKE: Final[Mapping[str, Make]] = {
     "replay": _replay,
     "services": _services,
     "dcgm": _dcgm,
+    **agent_jobs.MAKE,
 }
 """Collectors that want more than the machine; all others are made with it alone."""
 
@@ -162,7 +164,7 @@ def make_collectors(
         raise ConfigError(f"agent.collectors = {list(config.agent.collectors)!r}: no {unknown[0]!r}; known: {known}")
     given = Given(config, machine, health, context or JobContext())
     made: list[Collector] = []
-    for name in dict.fromkeys(config.agent.collectors):
+    for name in agent_jobs.wanted(config):
         try:
             made.append(make_one(name, given))
         except NoSource as none:

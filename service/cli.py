@@ -47,8 +47,21 @@ class ImportFormat(StrEnum):
     nvidia_smi = "nvidia-smi"
     parquet = "parquet"
     csv = "csv"
+    prometheus = "prometheus"
     longhorn_sgemm = "longhorn-sgemm"
     infinitehbd = "infinitehbd"
+
+
+def _seconds(text: str) -> float:
+    """A length of time: ``300``, ``5m``, ``30s`` or ``1h``."""
+    number, unit = (text[:-1], text[-1:]) if text[-1:] in "smh" else (text, "s")
+    try:
+        seconds = float(number) * {"s": 1.0, "m": 60.0, "h": 3600.0}[unit]
+    except ValueError:
+        raise typer.BadParameter("a number of seconds, or a time such as 30s, 5m or 1h") from None
+    if not 0.001 <= seconds <= 86400.0:
+        raise typer.BadParameter("between a millisecond and a day")
+    return seconds
 
 
 def _fail(text: str) -> NoReturn:
@@ -181,12 +194,57 @@ def import_(
     zone: Annotated[str, typer.Option(help="Time zone of an nvidia-smi file: its times name none.")] = "UTC",
     at: Annotated[str | None, typer.Option(help="Time of a file that has none, ISO 8601; default its mtime.")] = None,
     query: Annotated[str, typer.Option(help="What --query-gpu asked, for its CSV without header.")] = "",
-    step: Annotated[float | None, typer.Option(min=0.001, help="Seconds between samples, if few; for windows.")] = None,
+    step: Annotated[
+        float | None,
+        typer.Option(
+            parser=_seconds,
+            metavar="5m",
+            help="Time between samples, where few say it; of prometheus, the spacing asked for (default 5m).",
+        ),
+    ] = None,
+    url: Annotated[str | None, typer.Option(help="Address of a Prometheus or VictoriaMetrics.")] = None,
+    since: Annotated[str, typer.Option(help="prometheus: from when on: 90d ago, or a date.")] = "90d",
+    until: Annotated[str, typer.Option(help="prometheus: until when: 1d ago, or a date; default now.")] = "",
+    match: Annotated[str, typer.Option(help="prometheus: further label matchers, such as 'cluster=\"a\"'.")] = "",
+    rate: Annotated[float, typer.Option(help="prometheus: queries a second, at most.")] = 20.0,
+    timeout: Annotated[float, typer.Option(help="prometheus: seconds for one query.")] = 60.0,
+    samples: Annotated[bool, typer.Option("--samples", help="prometheus: keep raw samples of any age.")] = False,
+    user: Annotated[str, typer.Option(help="prometheus: user of basic authentication.")] = "",
+    password_file: Annotated[Path | None, typer.Option(help="prometheus: file that holds the password.")] = None,
+    token_file: Annotated[Path | None, typer.Option(help="prometheus: file that holds a bearer token.")] = None,
+    ca_file: Annotated[Path | None, typer.Option(help="prometheus: certificates of a private CA.")] = None,
 ) -> None:
     """Bring data that is there already into the lake; twice is as good as once."""
     loaded = _load(config, lake__path=lake)
+    if format_ is ImportFormat.prometheus:
+        asked: dict[str, Any] = {
+            "url": url,
+            "since": since,
+            "until": until,
+            "match": match,
+            "rate": rate,
+            "timeout_s": timeout,
+        }
+        asked |= {"user": user, "password_file": password_file, "token_file": token_file, "ca_file": ca_file}
+        _call("prometheus_command", loaded, paths or [], step, samples=samples, function="run_asked", **asked)
     said = {"map_path": map_, "node": node, "zone": zone, "at": at, "query": query, "step": step}
     _call("importing", loaded, format_.value, paths or [], function="run_asked", **said)
+
+
+@app.command()
+def replay(
+    path: Annotated[Path | None, typer.Argument(help="Recording: JSON lines, Parquet, or a folder of them.")] = None,
+    from_lake: Annotated[str | None, typer.Option(help="Lake whose raw rows are the recording.")] = None,
+    since: Annotated[str, typer.Option(help="With --from-lake: from when on.")] = "",
+    until: Annotated[str, typer.Option(help="With --from-lake: until when.")] = "",
+    pace: Annotated[float, typer.Option(min=0, help="Recorded seconds a second; 0: as fast as it goes.")] = 0.0,
+    out: Annotated[Path, typer.Option(help="Folder of the replay's own lake and bus.")] = Path("graynode-replay"),
+    cluster: Annotated[str, typer.Option(help="Cluster name of the replay; default its own.")] = "",
+    config: ConfigPath = None,
+) -> None:
+    """Run the whole path over a recording as if it were live, and say what would have been told when."""
+    said = {"from_lake": from_lake, "since": since, "until": until, "pace": pace, "out": out, "cluster": cluster}
+    _call("replaying", _load(config), path, function="run_asked", **said)
 
 
 @app.command()
@@ -210,6 +268,15 @@ def explain(
 ) -> None:
     """What was seen, against what, since when, and what to do."""
     _call("explain", _load(config, lake__path=lake), incident, as_json=as_json)
+
+
+@app.command()
+def doctor(
+    config: ConfigPath = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For a machine.")] = False,
+) -> None:
+    """What this node gives, what not, why, what it costs, and what to mend. Changes nothing."""
+    _call("doctor", _load(config), as_json)
 
 
 @config_app.command("check")

@@ -38,13 +38,49 @@ class Agent(Section, frozen=True):
     state_dir: Path = Path("/var/lib/graynode")
     node_id: str = ""
     node: str = ""
-    collectors: tuple[str, ...] = ("nvml", "kernel_log", "infiniband", "ethtool", "services", "host")
+    collectors: tuple[str, ...] = ("nvml", "kernel_log", "infiniband", "ethtool", "services", "slurm", "host")
     batch_s: Seconds = 5.0
     deadline_s: Seconds = 10.0
     spool_max_bytes: Positive = 1 << 30
     metrics_listen: str = "127.0.0.1:9401"
     kmsg: Path = Path("/dev/kmsg")
     kernel_log_format: Literal["kmsg", "dmesg", "journal"] = "kmsg"
+
+
+class Slurm(Section, frozen=True):
+    """Slurm. On each node jobs are found by themselves; ``cluster`` is for one machine, such as the head node.
+
+    ``bin``: folder of Slurm's programs if they are not in ``PATH``; ``conf``: its ``slurm.conf`` if it is not the usual
+    one; ``completion_log``: ``JobCompLoc`` of jobcomp/filetxt; ``job_mapping_dir``: dcgm-exporter's folder of job ids
+    by GPU; ``node_name``: what Slurm calls this machine where that is not its short host name; ``work``: kind of work
+    by partition.
+    """
+
+    cluster: bool = False
+    every_s: Seconds = 60.0
+    deadline_s: Seconds = 30.0
+    bin: Path | None = None
+    conf: Path | None = None
+    completion_log: Path | None = None
+    job_mapping_dir: Path | None = None
+    node_name: str = ""
+    work: dict[str, str] = field(default_factory=dict)
+
+
+class Steps(Section, frozen=True):
+    """Step times from training loops (docs/steps.md). Naming a ``socket`` opens it; ``report`` looks for it at
+    ``/run/graynode/steps.sock``. ``rate``: steps a second of one process; ``senders``: connections of one user."""
+
+    socket: Path | None = None
+    mode: Annotated[str, Meta(pattern="^0?[0-7]{3}$")] = "666"
+    rate: Seconds = 50.0
+    senders: Positive = 128
+
+
+class JobLog(Section, frozen=True):
+    """Telling lines of job outputs, redacted. Off until ``paths`` names outputs: globs with Slurm's %j, %A, %a, %t."""
+
+    paths: tuple[str, ...] = ()
 
 
 class Services(Section, frozen=True):
@@ -204,6 +240,9 @@ class Config(Section, frozen=True):
     pipeline: Pipeline = field(default_factory=Pipeline)
     detect: Detect = field(default_factory=Detect)
     respond: Respond = field(default_factory=Respond)
+    slurm: Slurm = field(default_factory=Slurm)
+    steps: Steps = field(default_factory=Steps)
+    job_log: JobLog = field(default_factory=JobLog)
     simulated: Simulated = field(default_factory=Simulated)
     replay: Replay = field(default_factory=Replay)
     kubernetes: Kubernetes = field(default_factory=Kubernetes)

@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from graynode.detectors import capability, conformal, growth, residual, thermal
 from graynode.detectors.accumulate import TAU
@@ -24,10 +25,11 @@ COLUMNS: Final = (
 )  # fmt: skip
 _LEAST_HOURS: Final = 12
 """Hours under load that make a GPU's median one."""
-_MOST_FALSE: Final = 0.001
 _LEAST_ERROR_HOURS: Final = 6
 _ERROR_DIGITS: Final = 6.0
 """As many digits of p as the shipped threshold of ``ecc.growth`` asks for."""
+_SAME_POWER: Final = 0.15
+"""As ``thermal`` compares temperatures."""
 _TEMP_FLOOR_C: Final = 1.0
 _LOG_FLOOR: Final = 0.002
 
@@ -46,13 +48,11 @@ class Measure:
 
 _LESS: Final = "SM clock under load {0:.1%} below its peers'"
 _HELD: Final = "held below its clocks {0:.1%} more of the time than its peers"
-_POWER: Final = "takes {0:.1%} more power than its peers at the same clock"
 _HOT: Final = "{0:.0f} °C hotter than its peers at the same power"
 _GRADIENT: Final = "memory over core {0:.0f} °C more than its peers'"
 MEASURES: Final = (
     Measure("clock", float(np.log1p(TAU)), _LOG_FLOOR, True, _LESS, "slow_gpu"),
     Measure("throttle", float(np.log1p(TAU)), _LOG_FLOOR, True, _HELD, "slow_gpu"),
-    Measure("power_at_clock", float(np.log1p(2 * TAU)), _LOG_FLOOR, True, _POWER, "slow_gpu"),
     Measure("temp", thermal.TAU_C, _TEMP_FLOOR_C, False, _HOT, "thermal"),
     Measure("gradient", thermal.TAU_C, _TEMP_FLOOR_C, False, _GRADIENT, "thermal"),
 )
@@ -85,7 +85,7 @@ class Level:
 class Levels:
     """Days of hour windows, reduced as they come: memory goes with GPUs and days, not with hours."""
 
-    _days: dict[str, list[pl.DataFrame]] = field(default_factory=dict)
+    _kept: dict[str, list[pl.DataFrame]] = field(default_factory=dict)
 
     def add(self, hours: pl.DataFrame) -> None:
         """One day of ``gpu_1h`` rows, or any part of it in which all peers of an hour are together."""
@@ -93,53 +93,50 @@ class Levels:
         if not len(view):
             return
         groups = residual.peers(view)
-        everybody = residual.Peers(
-            codes(view.text("gpu_model_last").fill_null("unknown"), view.t_s.astype(np.int64)), groups.node * 0 - 1
-        )
         x = {**capability.measured(view, HOUR_S), **thermal.at_equal_power(view, groups, HOUR_S)}
+        power = np.where(capability.loaded(view, HOUR_S), view.x["power_w_mean"], np.nan)
+        of_peers = residual.against_peers(power, groups).median
         for measure in MEASURES:
             r = residual.against_peers(x[measure.name], groups)
-            self._keep(measure.name, view, r.excess, _own(measure, view), r.median)
-            of_node = residual.against_peers(x[measure.name], everybody)
-            self._keep(f"node.{measure.name}", view, of_node.excess, _own(measure, view), of_node.median, by_node=True)
-        grew = _grew(view)
-        self._errors(view, grew)
+            # Neighbours of which no job is known may do other work: comparable are those that take about as much power.
+            alike = ~r.wide | (np.abs(power - of_peers) <= _SAME_POWER * of_peers)
+            self._keep(measure.name, view, np.where(alike, r.excess, np.nan), _own(measure, view), r.median)
+        self._errors(view)
 
-    def _keep(
-        self, name: str, view: View, excess: Floats, own: Floats, median: Floats, *, by_node: bool = False
-    ) -> None:
-        key = view.text("node_id") if by_node else view.keys
+    def _keep(self, name: str, view: View, excess: Floats, own: Floats, median: Floats) -> None:
         frame = pl.DataFrame({
-            "key": key, "node_id": view.text("node_id"), "model": view.text("gpu_model_last").fill_null("unknown"),
-            "day": np.floor(view.t_s / 86400.0).astype(np.int64), "excess": excess, "own": own, "peer": median,
-        }).filter(pl.col("excess").is_not_nan())  # fmt: skip
-        days = frame.group_by("key", "day", maintain_order=True).agg(
-            pl.col("node_id", "model").last(), pl.col("excess", "own", "peer").median(), pl.len().alias("hours")
-        )
-        self._days.setdefault(name, []).append(days)
+            "key": view.keys, "node_id": view.text("node_id"), "day": _days(view),
+            "model": view.text("gpu_model_last").fill_null("unknown"), "excess": excess, "own": own, "peer": median,
+        })  # fmt: skip
+        medians = pl.col("excess", "own", "peer").median()
+        by_day = frame.filter(pl.col("excess").is_not_nan()).group_by("key", "day", maintain_order=True)
+        self._kept.setdefault(name, []).append(by_day.agg(pl.col("node_id", "model").last(), medians, _HOURS))
 
-    def _errors(self, view: View, grew: Floats) -> None:
-        frame = pl.DataFrame({"key": view.keys, "node_id": view.text("node_id"), "t": view.t_s, "grew": grew})
-        known = frame.filter(pl.col("grew").is_not_nan())
-        self._days.setdefault("errors", []).append(
-            known.group_by("key", maintain_order=True).agg(
-                pl.col("node_id").last(),
-                pl.col("grew").sum(),
-                pl.len().alias("hours"),
-                pl.col("t").filter(pl.col("grew") > 0).min().alias("first"),
-            )  # fmt: skip
-        )
+    def _errors(self, view: View) -> None:
+        volatile = view.x["ecc_sbe_volatile_delta"]
+        delta = np.where(np.isnan(volatile), view.x["ecc_sbe_aggregate_delta"], volatile)
+        frame = pl.DataFrame({"key": view.keys, "node_id": view.text("node_id"), "day": _days(view), "delta": delta})
+        by_day = frame.filter(pl.col("delta").is_not_nan()).group_by("key", "day", maintain_order=True)
+        hits = (pl.col("delta") > 0).sum().cast(pl.Float64).alias("hits")
+        self._kept.setdefault(_ERRORS, []).append(by_day.agg(pl.col("node_id").last(), hits, _HOURS))
 
     def found(self, last_days: int = 7) -> Iterator[Level]:
-        """What is worth a name: over the last days against peers, and memory errors over all of it."""
+        """What is worth a name in the last days: against peers, and memory errors against fleet and own past."""
         for measure in MEASURES:
-            yield from _against_peers(measure, self._all(measure.name), last_days, of_node=False)
-            yield from _against_peers(measure, self._all(f"node.{measure.name}"), last_days, of_node=True)
-        yield from _many_errors(self._all("errors"))
+            yield from _against_peers(measure, self._all(measure.name), last_days)
+        yield from _many_errors(self._all(_ERRORS), last_days)
 
     def _all(self, name: str) -> pl.DataFrame:
-        parts = self._days.get(name)
+        parts = self._kept.get(name)
         return pl.concat(parts) if parts else pl.DataFrame()
+
+
+_HOURS: Final = pl.len().cast(pl.Int64).alias("hours")
+_ERRORS: Final = "errors"
+
+
+def _days(view: View) -> NDArray[np.int64]:
+    return np.floor(view.t_s / 86400.0).astype(np.int64)
 
 
 def _own(measure: Measure, view: View) -> Floats:
@@ -151,23 +148,17 @@ def _own(measure: Measure, view: View) -> Floats:
     return np.full(len(view), np.nan)
 
 
-def _grew(view: View) -> Floats:
-    volatile = view.x["ecc_sbe_volatile_delta"]
-    delta = np.where(np.isnan(volatile), view.x["ecc_sbe_aggregate_delta"], volatile)
-    return np.where(np.isnan(delta), np.nan, (delta > 0).astype(np.float64))
-
-
-def _against_peers(measure: Measure, days: pl.DataFrame, last_days: int, *, of_node: bool) -> Iterator[Level]:
+def _against_peers(measure: Measure, days: pl.DataFrame, last_days: int) -> Iterator[Level]:
     """The detectors' daily level test (robust z with self left out, Benjamini–Hochberg at 5 %) over the last days."""
     if days.is_empty():
         return
-    newest = int(days.get_column("day").max() or 0)  # type: ignore[arg-type]  # day is an integer column
     recent = (
-        days.filter(pl.col("day") > newest - last_days)
+        days.filter(pl.col("day") > _newest(days) - last_days)
         .group_by("key", maintain_order=True)
         .agg(pl.col("node_id", "model").last(), pl.col("excess", "own", "peer").median(), pl.col("hours").sum())
+        .filter(pl.col("hours") >= _LEAST_HOURS)
+        .sort("key")
     )
-    recent = recent.filter(pl.col("hours") >= _LEAST_HOURS).sort("key")
     excess = recent.get_column("excess").to_numpy()
     groups = codes(recent.get_column("model"))
     z, above, peers = residual.robust_z(excess, groups, measure.floor)
@@ -177,7 +168,7 @@ def _against_peers(measure: Measure, days: pl.DataFrame, last_days: int, *, of_n
         row = recent.row(int(i), named=True)
         effect = float(np.expm1(above[i]) if measure.logs else above[i])
         yield Level(
-            key="" if of_node else row["key"], node_id=row["node_id"], cause=measure.cause, signal=measure.name,
+            key=row["key"], node_id=row["node_id"], cause=measure.cause, signal=measure.name,
             words=measure.words.format(-np.expm1(-above[i]) if measure.name == "clock" else effect),
             weight=float(above[i] / measure.least), p=float(p[i]), hours=int(row["hours"]), peers=int(peers[i]),
             since_day=_since(days.filter(pl.col("key") == row["key"]), measure.least / 2),
@@ -208,24 +199,46 @@ def _since(days: pl.DataFrame, least: float) -> int:
     return since
 
 
-def _many_errors(parts: pl.DataFrame) -> Iterator[Level]:
-    """GPUs whose clock hours with corrected errors are more than the fleet's own law gives, over all of the time."""
-    if parts.is_empty():
+def _many_errors(days: pl.DataFrame, last_days: int) -> Iterator[Level]:
+    """GPUs with more clock hours of corrected errors in the last days than the fleet's law and their own past give."""
+    if days.is_empty():
         return
-    total = parts.group_by("key", maintain_order=True).agg(
-        pl.col("node_id").last(), pl.col("grew", "hours").sum(), pl.col("first").min()
-    ).sort("key")  # fmt: skip
-    hits = total.get_column("grew").to_numpy()
-    hours = total.get_column("hours").cast(pl.Float64).to_numpy()
-    law = growth.fitted(hits, hours, PRIOR)
-    p = conformal.negative_binomial_tail(hits, np.full(len(hits), law.shape), np.full(len(hits), law.rate_h), hours)
-    for i in np.flatnonzero(conformal.benjamini_hochberg(p, _MOST_FALSE) & (hits >= _LEAST_ERROR_HOURS)):
+    late = pl.col("day") > _newest(days) - last_days
+    sums = [
+        pl.col(c).filter(when).sum().alias(f"{c}_{name}")
+        for c in ("hits", "hours")
+        for name, when in (("now", late), ("before", ~late))
+    ]
+    total = days.group_by("key", maintain_order=True).agg(
+        pl.col("node_id").last(), *sums, pl.col("day").filter(pl.col("hits") > 0).min().alias("first")
+    )
+    total = total.sort("key")
+    now, now_h, before, before_h = (
+        total.get_column(c).to_numpy().astype(np.float64)
+        for c in ("hits_now", "hours_now", "hits_before", "hours_before")
+    )
+    law = growth.fitted(before, before_h, PRIOR)
+    whole = conformal.negative_binomial_tail(now + before, *_law(law, len(now)), now_h + before_h)
+    grown = conformal.negative_binomial_tail(now, law.shape + before, law.rate_h + before_h, now_h)
+    p = np.minimum(1.0, 2.0 * np.minimum(whole, grown))  # two questions, so the better answer counts half
+    for i in np.flatnonzero(conformal.benjamini_hochberg(p) & (now >= _LEAST_ERROR_HOURS)):
         row = total.row(int(i), named=True)
-        others = float(np.median(np.delete(hits, i))) if len(hits) > 1 else 0.0
         yield Level(
             key=row["key"], node_id=row["node_id"], cause="memory_errors", signal="error_hours",
-            words=f"corrected memory errors in {int(hits[i])} of {int(hours[i]):,} hours",
-            weight=float(-np.log10(max(p[i], 1e-300)) / _ERROR_DIGITS), p=float(p[i]), hours=int(hits[i]),
-            peers=len(hits) - 1, since_day=int(row["first"] // 86400), value=float(hits[i]), peer_median=others,
-            unit="hours with errors",
+            words=f"corrected memory errors in {int(now[i])} of the last {int(now_h[i]):,} hours"
+            f" (before: {int(before[i])} of {int(before_h[i]):,}; median of the others: {_others(now, int(i)):.0f})",
+            weight=float(-np.log10(max(p[i], 1e-300)) / _ERROR_DIGITS), p=float(p[i]), hours=int(now_h[i]),
+            peers=len(now) - 1, since_day=int(row["first"]),
         )  # fmt: skip
+
+
+def _law(law: growth.Prior, count: int) -> tuple[Floats, Floats]:
+    return np.full(count, law.shape), np.full(count, law.rate_h)
+
+
+def _others(values: Floats, i: int) -> float:
+    return float(np.median(np.delete(values, i))) if len(values) > 1 else 0.0
+
+
+def _newest(days: pl.DataFrame) -> int:
+    return int(days.select(pl.col("day").max()).item())

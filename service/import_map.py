@@ -12,7 +12,7 @@ from graynode.pipeline.lake import Lake
 from graynode.service.import_landing import Landed, land
 from graynode.service.import_map_columns import Account, mapped
 from graynode.service.import_map_file import Map, read
-from graynode.service.import_map_rows import Broken, pieces
+from graynode.service.import_map_rows import PIECE_ROWS, Broken, pieces
 from graynode.service.import_reading import hash_of
 from graynode.service.import_windows import Brought
 from graynode.service.simulate import progress_bar
@@ -31,7 +31,15 @@ class _Done:
 
 
 def import_file(
-    lake: Lake, cluster: str, format_: str, path: Path, wanted: Map, brought: Brought, *, now: datetime
+    lake: Lake,
+    cluster: str,
+    format_: str,
+    path: Path,
+    wanted: Map,
+    brought: Brought,
+    *,
+    now: datetime,
+    piece_rows: int = PIECE_ROWS,
 ) -> int:
     """Import one file and say what became of every row. 0: rows are in the lake, 1: none could be read.
 
@@ -41,7 +49,7 @@ def import_file(
     mark = f"import/{format_}/{cluster}/{hash_of(path)}/{wanted.hash}"
     done, broken = _Done(), Broken()
     with progress_bar(f"importing {path.name}") as told:
-        for number, frame in enumerate(pieces(path, format_, wanted, broken, told), 1):
+        for number, frame in enumerate(pieces(path, format_, wanted, broken, told, piece_rows), 1):
             rows = mapped(wanted, frame, cluster, now, done.account)
             done.landed += land(lake, wanted.table, rows, mark, number)
             if wanted.table in WINDOWED:

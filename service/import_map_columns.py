@@ -64,7 +64,7 @@ def _column(wanted: Map, f: Field, column: Column, frame: pl.DataFrame, account:
     raw = frame[column.sources[0]]
     given = ~_absent(raw, (*wanted.nulls, *column.nulls))
     if raw.dtype == pl.Binary:
-        text = raw.cast(pl.String, strict=False)
+        text = _text(raw)
         _count(account, f, "not UTF-8 text", given & text.is_null())
         given &= text.is_not_null()
         raw = text
@@ -120,10 +120,24 @@ def _value(wanted: Map, f: Field, column: Column, raw: pl.Series) -> tuple[pl.Se
 
 def _text(raw: pl.Series) -> pl.Series:
     if raw.dtype == pl.Binary:
-        return raw.cast(pl.String, strict=False)
+        return _decoded(raw)
     if raw.dtype.is_nested():
         return raw.to_frame("v").select(pl.struct("v").struct.json_encode()).to_series()
     return raw.cast(pl.String, strict=False)
+
+
+def _decoded(raw: pl.Series) -> pl.Series:
+    try:
+        return raw.cast(pl.String)
+    except pl.exceptions.ComputeError:  # one value that is no text fails all of them
+        return pl.Series(raw.name, [_utf8(value) for value in raw.to_list()], pl.String)
+
+
+def _utf8(value: bytes | None) -> str | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _number(raw: pl.Series, *, exact: bool) -> pl.Series:
@@ -156,7 +170,9 @@ def _time(column: Column, raw: pl.Series) -> pl.Series:
         parsed = text.str.to_datetime(form, time_unit="us", strict=False, ambiguous="earliest")
         return parsed.dt.convert_time_zone("UTC") if aware else _zoned(parsed, column.zone)
     tidy = text.str.replace(r"^(\d{4}-\d{2}-\d{2}) ", "${1}T").str.replace(r"Z$", "+00:00")
-    tidy = tidy.str.replace(r"^(\d{4}-\d{2}-\d{2})$", "${1}T00:00:00")
+    tidy = tidy.str.replace(r"^(\d{4}-\d{2}-\d{2})$", "${1}T00:00:00").str.replace(
+        r"T(\d\d:\d\d)($|[+-])", "T${1}:00${2}"
+    )
     aware_ts = tidy.str.to_datetime(_ISO + "%z", time_unit="us", strict=False)
     naive = tidy.str.to_datetime(_ISO, time_unit="us", strict=False)
     return aware_ts.dt.convert_time_zone("UTC").zip_with(aware_ts.is_not_null(), _zoned(naive, column.zone))

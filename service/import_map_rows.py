@@ -31,13 +31,18 @@ class Broken:
     seen: dict[str, None] = field(default_factory=dict)
 
 
-def pieces(path: Path, format_: str, wanted: Map, broken: Broken, told: Progress) -> Iterator[pl.DataFrame]:
+def pieces(
+    path: Path, format_: str, wanted: Map, broken: Broken, told: Progress, piece_rows: int = PIECE_ROWS
+) -> Iterator[pl.DataFrame]:
     """Frames of the map's columns, in the file's order and of the same rows every time.
 
     ``ConfigError`` where the file cannot be read, or lacks a column; pieces before the damage have been given.
     """
     try:
-        yield from _parquet(path, wanted, told) if format_ == "parquet" else _csv(path, wanted, broken, told)
+        if format_ == "parquet":
+            yield from _parquet(path, wanted, told, piece_rows)
+        else:
+            yield from _csv(path, wanted, broken, told)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise NotThisFormat(" ".join(str(error).split())[:300]) from error
     except OSError as error:
@@ -52,12 +57,12 @@ def _lacks(have: list[str], wanted: Map) -> None:
                 raise NotThisFormat(f"column.{field_name}.from: {name!r} is none of its columns: {shown}")
 
 
-def _parquet(path: Path, wanted: Map, told: Progress) -> Iterator[pl.DataFrame]:
+def _parquet(path: Path, wanted: Map, told: Progress, piece_rows: int) -> Iterator[pl.DataFrame]:
     with path.open("rb") as raw:
         file = pa_parquet.ParquetFile(raw)
         _lacks(list(file.schema_arrow.names), wanted)
         done, total = 0, max(file.metadata.num_rows, 1)
-        for batch in file.iter_batches(PIECE_ROWS, columns=wanted.sources):
+        for batch in file.iter_batches(piece_rows, columns=wanted.sources):
             done += batch.num_rows
             yield _frame(batch)
             told(done / total)

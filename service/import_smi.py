@@ -85,6 +85,7 @@ def import_file(
             out.landed[name] += land_rows(lake, name, getattr(piece, name), mark, number)
         out.brought.hours |= {row["ts"].replace(minute=0, second=0, microsecond=0) for row in piece.gpu}
         out.brought.nodes |= {row["node_id"] for row in piece.gpu}
+        out.brought.columns.update(*piece.gpu)
     return out
 
 

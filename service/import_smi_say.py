@@ -27,6 +27,8 @@ def lines(path: Path, cluster: str, done: Outcome, asked: Asked, now: datetime) 
         yield f"{count:>9,} refused: {reason}"
     yield from _details(done)
     yield from _rows(done)
+    if not ledger.captures:
+        yield "  nothing of nvidia-smi was found in it; CSV without a header needs --query, with what --query-gpu asked"
     if done.first is not None:
         yield from _retention(done.first, now)
 

@@ -21,7 +21,9 @@ _TITLE: Final = re.compile(r"^# (.{1,60}?) :: (.{1,60}?)(?: \(.*)?$")
 OUTSIDE: Final = "a line that is neither XML, -q nor CSV of --query-gpu"
 LOST: Final = "a line that says that a GPU is lost, without its UUID"
 _LOST: Final = re.compile(r"GPU is lost|Unable to determine the device handle")
-_XML: Final = re.compile(r"^\s*(<\?xml|<!DOCTYPE nvidia_smi_log|<nvidia_smi_log)")
+WRONG: Final = "a line after XML that went wrong"
+_XML: Final = re.compile(r"\s*(<\?xml|<!DOCTYPE nvidia_smi_log|<nvidia_smi_log)")
+_NEXT_XML: Final = re.compile(r"\s*<\?xml")
 
 
 class Splitter:
@@ -51,24 +53,19 @@ class Splitter:
         yield from self._end()
 
     def _in_xml(self, piece: str) -> Iterator[Capture]:
-        assert self._xml is not None  # noqa: S101 (the caller looked; narrows the type)
-        self._xml.feed(piece)
-        if self._xml.over and (self._xml.capture.devices or self._xml.capture.shared or piece.strip()):
-            yield from self._xml_over(piece)
-
-    def _xml_over(self, piece: str) -> Iterator[Capture]:
-        """A document that went wrong is over at its own end tag; one that is well has met it."""
-        assert self._xml is not None  # noqa: S101 (the caller looked; narrows the type)
-        if "</nvidia_smi_log>" in piece or _XML.match(piece):
-            capture, self._xml = self._xml.capture, None
-            yield capture
-            if _XML.match(piece) and "</nvidia_smi_log>" not in piece:
-                yield from self._line(piece.rstrip("\r\n"), cut=False)
+        if _NEXT_XML.match(piece):  # also where the document before was cut
+            yield from self._end()
+        reader = self._xml = self._xml or XmlReader(self._ledger)
+        if reader.over and piece.strip():
+            self._ledger.refuse(WRONG)
+        reader.feed(piece)
+        if reader.whole or (reader.over and "</nvidia_smi_log>" in piece):
+            self._xml = None
+            yield reader.capture
 
     def _line(self, line: str, *, cut: bool) -> Iterator[Capture]:
         if _XML.match(line):
             yield from self._end()
-            self._xml = XmlReader(self._ledger)
             yield from self._in_xml(line + "\n")
         elif BEGIN.match(line):
             yield from self._end()

@@ -47,8 +47,10 @@ class XmlReader:
         self._device: Device | None = None
         self._part: Device | None = None
         self.capture = Capture("xml", "without DTD")
+        self.whole = False
+        """The document has ended well."""
         self.over = False
-        """The document has ended, or nothing more of it is read."""
+        """It has ended, or nothing more of it is read."""
 
     def feed(self, text: str) -> None:
         """Read on. What is wrong with the document is counted, and ends it."""
@@ -116,7 +118,7 @@ class XmlReader:
         elif self._stack == [_ROOT] and tag == "gpu" and self._device is not None:
             self.capture.devices.append(self._device)
             self._device = None
-        self.over = self.over or not self._stack
+        self.over = self.whole = not self._stack
 
     def _value(self, text: str) -> None:
         self._values += 1
@@ -137,7 +139,6 @@ class XmlReader:
         self.over = True
         unfinished = 0 if self._device is None else self._device.count()
         unfinished += 0 if self._part is None else self._part.count()
-        self._ledger.refuse(f"of a GPU whose part of the document is not whole: {reason}", unfinished)
-        if not unfinished or reason.startswith(("declares", "deeper", "a value", "uses", "its root")):
-            self._ledger.notes[f"XML: {reason}"] = None
+        of = "of a GPU whose part of the document is not whole" if unfinished else "XML"
+        self._ledger.refuse(f"{of}: {reason}", max(unfinished, 1))
         self._device = self._part = None

@@ -31,12 +31,16 @@ from graynode.pipeline.schema import CLOCK_EVENT_BITS, TABLES, WINDOW_S
 from graynode.pipeline.window_counters import carry_of_windows, no_carry
 from graynode.pipeline.window_math import aggregate
 from graynode.pipeline.windows import CARRY_FOR
+from graynode.service.simulate import Progress
 
 _HOUR: Final = timedelta(seconds=WINDOW_S["1h"])
 _SLICE_ROWS: Final = 20_000
 """Rows made windows at once: a slice has all of the contract's columns, some 200 of them, null or not."""
 _TELL_A_STEP: Final = 10
 """Samples of one entity from which a schedule can be told."""
+_READ_ROWS: Final = 200_000
+"""Raw rows read at once, about; the next read takes as many hours as the last one's rows suggest."""
+_MOST_HOURS: Final = 24 * 31
 _FINE_S: Final = float(WINDOW_S["30s"])
 _BIT_SECONDS: Final = (*(f"{bit}_s" for bit in CLOCK_EVENT_BITS), "other_clock_event_s")
 
@@ -52,6 +56,14 @@ class Made:
     """Samples of the hour that is not over: left for a later import, because a closed window never changes."""
     unscheduled: int = 0
     """Samples too few to tell at what step they were taken: no window is made of them."""
+
+    def add(self, other: Made) -> None:
+        """Count what another call did."""
+        for name, count in other.stored.items():
+            self.stored[name] = self.stored.get(name, 0) + count
+        self.there += other.there
+        self.unfinished += other.unfinished
+        self.unscheduled += other.unscheduled
 
 
 def make_windows(
@@ -79,15 +91,31 @@ class Brought:
 
     hours: set[datetime] = field(default_factory=set)
     nodes: set[str] = field(default_factory=set)
+    columns: set[str] = field(default_factory=set)
+    """Fields that any row has a value of: only these are read back."""
+
+    def add(self, other: Brought) -> None:
+        """What another file brought."""
+        self.hours |= other.hours
+        self.nodes |= other.nodes
+        self.columns |= other.columns
 
     def note(self, rows: pl.DataFrame) -> None:
-        """Remember the hours and machines of these rows."""
+        """Remember what these rows have."""
+        self.columns.update(name for name in rows.columns if rows[name].null_count() < rows.height)
         self.hours.update(rows["ts"].dt.truncate("1h").unique().to_list())
         self.nodes.update(rows["node_id"].unique().to_list())
 
 
 def fill_windows(
-    lake: Lake, cluster: str, brought: Brought, step_s: float | None, *, table: str = "gpu", now: datetime
+    lake: Lake,
+    cluster: str,
+    brought: Brought,
+    step_s: float | None,
+    *,
+    table: str = "gpu",
+    now: datetime,
+    told: Progress = lambda _share: None,
 ) -> Made:
     """Windows of raw rows that are in the lake: for files whose rows come in no order, when all of them are read.
 
@@ -99,16 +127,20 @@ def fill_windows(
     if not hours:
         return total
     step = step_s or _step_of_first_day(lake, cluster, table, hours, nodes)
-    for hour in hours:
-        rows = lake.read(table, hour, hour + _HOUR, node=nodes)
+    keys = {f.name for f in TABLES[table].fields if f.kind == "key"}
+    columns = [name for name in TABLES[table].names if name in keys | brought.columns]
+    done, take = 0, 1
+    while done < len(hours):
+        some = hours[done : done + take]
+        rows = lake.read(table, some[0], some[-1] + _HOUR, columns, node=nodes)
+        rows = rows.filter((pl.col("cluster") == cluster) & pl.col("ts").dt.truncate("1h").is_in(some))
         if step is None:
-            total.unscheduled += rows.filter(pl.col("cluster") == cluster).height
-            continue
-        made = make_windows(lake, cluster, rows, step, table=table, now=now)
-        for name, count in made.stored.items():
-            total.stored[name] = total.stored.get(name, 0) + count
-        total.there += made.there
-        total.unfinished += made.unfinished
+            total.unscheduled += rows.height
+        else:
+            total.add(make_windows(lake, cluster, rows, step, table=table, now=now))
+        done += len(some)
+        take = max(1, min(_MOST_HOURS, len(some) * _READ_ROWS // max(rows.height, 1)))
+        told(done / len(hours))
     return total
 
 

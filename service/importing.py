@@ -124,8 +124,7 @@ def _import(one: _One, path: Path, format_: str) -> int:
 def _smi(lake: Lake, cluster: str, path: Path, asked: import_smi.Asked, brought: Brought, now: datetime) -> int:
     with progress_bar(f"importing {path.name}") as told:
         done = import_smi.import_file(lake, cluster, path, asked, now=now, told=told)
-    brought.hours |= done.brought.hours
-    brought.nodes |= done.brought.nodes
+    brought.add(done.brought)
     print("\n".join(import_smi_say.lines(path, cluster, done, asked, now)))
     return 0 if done.ledger.stored.total() else 1
 
@@ -135,8 +134,8 @@ def _windows(lake: Lake, cluster: str, plan: _Plan, now: datetime) -> None:
     if not plan.brought.hours:
         return
     try:
-        with progress_bar("making windows"):
-            made = fill_windows(lake, cluster, plan.brought, plan.step_s, table=plan.table, now=now)
+        with progress_bar("making windows") as told:
+            made = fill_windows(lake, cluster, plan.brought, plan.step_s, table=plan.table, now=now, told=told)
     except LakeError as error:
         raise ConfigError(f"{error}; the samples are stored, import again for their windows") from error
     for name, count in made.stored.items():

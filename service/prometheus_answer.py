@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 _SHOWN: Final = 300
+_MOST: Final = 20_000
 _MARKUP: Final = re.compile(rb"^\s*(<!doctype|<html|<\?xml|<head)", re.IGNORECASE)
 
 
@@ -106,10 +107,13 @@ def error_text(body: bytes) -> str:
 
 
 def plain(text: str) -> str:
-    """A server's words on one line: nothing in them moves the cursor, and there is an end to them."""
-    line = "".join(c if c.isprintable() else " " for c in text)
+    """A server's words on one line: nothing in them moves the cursor, and there is an end to them.
+
+    What is long is cut in the middle: VictoriaMetrics repeats the query several times before it comes to the reason.
+    """
+    line = "".join(c if c.isprintable() else " " for c in text[:_MOST])
     line = " ".join(line.split())
-    return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}…"
+    return line if len(line) <= _SHOWN else f"{line[: _SHOWN // 3]} … {line[-2 * _SHOWN // 3 :]}"
 
 
 def _decoded(decoder: msgspec.json.Decoder[_Told], body: bytes) -> _Told:

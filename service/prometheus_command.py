@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from graynode.pipeline.lake import Lake, LakeError, LakeTooNew, SecondWriter
 from graynode.service import prometheus_suspects
 from graynode.service.config import Config, ConfigError
 from graynode.service.prometheus_client import Access, PrometheusClient
 from graynode.service.prometheus_import import KINDS, Found, Importer, Settings, Tally
-from graynode.service.prometheus_plan import HOUR_S, parse_ago, parse_step
+from graynode.service.prometheus_plan import HOUR_S, checked_step, parse_ago
 from graynode.service.prometheus_progress import progress
 from graynode.service.prometheus_refusals import PrometheusError
 from graynode.service.wiring import make_lake
@@ -30,7 +30,7 @@ class Options:
     url: str | None
     since: str = "90d"
     until: str = ""
-    step: str = "5m"
+    step_s: float = 300.0
     match: str = ""
     rate: float = 20.0
     timeout_s: float = 60.0
@@ -38,6 +38,14 @@ class Options:
     password_file: Path | None = None
     token_file: Path | None = None
     ca_file: Path | None = None
+    samples: bool = False
+
+
+def run_asked(config: Config, paths: Sequence[Path], step: float | None, **asked: Any) -> int:  # noqa: ANN401 (options)
+    """The same as the command line gives it."""
+    if paths:
+        raise ConfigError(f"--format prometheus: {paths[0]}: reads a server (--url), no file")
+    return run(config, Options(step_s=300.0 if step is None else step, **asked))
 
 
 def run(config: Config, options: Options, now: datetime | None = None, lake: Lake | None = None) -> int:
@@ -71,9 +79,9 @@ def run(config: Config, options: Options, now: datetime | None = None, lake: Lak
 
 def _settings(config: Config, options: Options, now: datetime) -> tuple[Settings, int, int]:
     try:
-        step_s = parse_step(options.step)
+        step_s = checked_step(options.step_s)
     except ValueError as error:
-        raise ConfigError(f"--step {options.step}: {error}") from error
+        raise ConfigError(f"--step {options.step_s:g} s: {error}") from error
     start, end = (
         _moment("--since", options.since, now),
         _moment("--until", options.until, now) if options.until else now,
@@ -81,7 +89,9 @@ def _settings(config: Config, options: Options, now: datetime) -> tuple[Settings
     start_s, end_s = int(start.timestamp()), int(min(end, now).timestamp()) // HOUR_S * HOUR_S
     if end_s - start_s < HOUR_S:
         raise ConfigError(f"--since {options.since}: leaves no whole hour before {min(end, now):%Y-%m-%d %H:%M} UTC")
-    return Settings(cluster=config.cluster, step_s=step_s, now=now, match=options.match.strip(" ,")), start_s, end_s
+    match = options.match.strip(" ,{}")
+    made = Settings(cluster=config.cluster, step_s=step_s, now=now, match=match, samples=options.samples)
+    return made, start_s, end_s
 
 
 def _access(options: Options) -> Access:
@@ -111,7 +121,7 @@ def _moment(option: str, text: str, now: datetime) -> datetime:
 
 def _what_there_is(found: Sequence[Found], options: Options, start_s: int, end_s: int) -> Iterator[str]:
     start, end = datetime.fromtimestamp(start_s, UTC), datetime.fromtimestamp(end_s, UTC)
-    yield f"{options.url}: {start:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} UTC, every {options.step}"
+    yield f"{options.url}: {start:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} UTC, every {options.step_s:g} s"
     for one in found:
         fields = len({(w.table, w.field) for w in one.wanted})
         yield f"  {one.kind.name}: {fields} fields of {', '.join(one.kind.tables)}"

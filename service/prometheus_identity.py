@@ -41,6 +41,12 @@ class Homes:
         for name in _names(labels):
             self._instances.setdefault(name, instance)
 
+    def whose(self, table: str, labels: Mapping[str, str], *, of_instance: bool = True) -> Whose | str:
+        """Whose a series of that table is, or why it is nobody's."""
+        if table == "gpu":
+            return self.gpu(labels, of_instance=of_instance)
+        return self.link(labels) if table == "link" else self.host(labels)
+
     def gpu(self, labels: Mapping[str, str], *, of_instance: bool) -> Whose | str:
         """The GPU of a dcgm-exporter series, or why it is about none. What is not a MIG instance's is its GPU's."""
         of = about(labels)

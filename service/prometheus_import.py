@@ -11,13 +11,14 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 import polars as pl
 
 from graynode.pipeline.lake import Lake
 from graynode.pipeline.lake_format import frame_schema
+from graynode.pipeline.schema import TABLES
 from graynode.service.import_landing import land
 from graynode.service.import_windows import make_windows
 from graynode.service.prometheus_answer import Answer, Series
@@ -30,6 +31,8 @@ from graynode.service.prometheus_wanted import GPU, GPU_NAMES, NODE, NODE_NAMES,
 
 _LATE_SPLITS: Final = 2
 """A query that does not end in time is halved twice; if that does not help, the server hangs."""
+_MOST_KNOWN: Final = 100_000
+"""Label sets of which is remembered whose they are; pods come and go."""
 _LABELS: Final = ("instance", "Hostname", "node")
 """By which series are taken apart, the first that they have."""
 
@@ -81,12 +84,17 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """``match`` are further label matchers of every selector (``cluster="a"``); ``now`` ends the last whole hour."""
+    """``match`` are further label matchers of every selector (``cluster="a"``); ``now`` ends the last whole hour.
+
+    ``samples`` keeps rows of any age. Without it rows that are older than their table's retention are not stored, for
+    the next maintenance would take them away; their windows are.
+    """
 
     cluster: str
     step_s: int
     now: datetime
     match: str = ""
+    samples: bool = False
 
 
 class Importer:
@@ -96,6 +104,7 @@ class Importer:
         self._client, self._lake, self._settings = client, lake, settings
         self._at_once = 1 << 30
         self._homes = Homes(settings.cluster)
+        self._known: dict[tuple[str, bool, frozenset[tuple[str, str]]], Whose | str] = {}
         self.tally = Tally()
 
     def discover(self, start_s: int, end_s: int) -> list[Found]:
@@ -130,6 +139,7 @@ class Importer:
         query = f"count by ({', '.join(GROUPED)}) ({inside})"
         for series in self._client.matrix(query, chunk.end_s, chunk.end_s, self._settings.step_s).series:
             self._homes.note(series.labels)
+        self._known.clear()
 
     def _label(self, there: Sequence[Wanted], start_s: int, end_s: int) -> str:
         anchor = there[0].needs[0]
@@ -165,7 +175,14 @@ class Importer:
         """The application id of this piece: the same only where the same would be asked."""
         s = self._settings
         asked = "\0".join(
-            [found.kind.name, s.match, str(s.step_s), *sorted(w.expression for w in found.wanted), *shard]
+            [
+                found.kind.name,
+                s.match,
+                str(s.step_s),
+                str(s.samples),
+                *sorted(w.expression for w in found.wanted),
+                *shard,
+            ]
         )
         return f"import/prometheus/{s.cluster}/{chunk.start_s}/{hashlib.sha256(asked.encode()).hexdigest()[:20]}"
 
@@ -182,7 +199,7 @@ class Importer:
         return grids
 
     def _put(self, grid: Grid, wanted: Wanted, series: Series) -> None:
-        whose = _whose(wanted, series.labels, self._homes)
+        whose = self._whose(wanted, series.labels)
         if isinstance(whose, str):
             self.tally.refused[f"{wanted.field}: {whose}"] += len(series.values)
             return
@@ -190,6 +207,16 @@ class Importer:
         grid.put(number, wanted, series)
         for name, word in whose.words.items():
             grid.label(number, name, series, word)
+
+    def _whose(self, wanted: Wanted, labels: Mapping[str, str]) -> Whose | str:
+        """Whose a series is; asked once for all fields of an entity."""
+        key = wanted.table, wanted.of_instance, frozenset(item for item in labels.items() if item[0] != "__name__")
+        known = self._known.get(key)
+        if known is None:
+            if len(self._known) > _MOST_KNOWN:
+                self._known.clear()
+            known = self._known[key] = self._homes.whose(wanted.table, labels, of_instance=wanted.of_instance)
+        return known
 
     def _ask(
         self, wanted: Wanted, chunk: Chunk, label: str, instances: Sequence[str], late_splits: int
@@ -229,18 +256,14 @@ class Importer:
         self.tally.refused += grid.refused
         if not frame.height:
             return
-        landed = land(self._lake, table, frame, mark, chunk.end_s)
-        self.tally.rows[table] += landed.stored
-        self.tally.there[table] += landed.there
+        kept_d = TABLES[table].retention_d
+        if s.samples or kept_d is None or chunk.end_s > (s.now - timedelta(days=kept_d)).timestamp():
+            landed = land(self._lake, table, frame, mark, chunk.end_s)
+            self.tally.rows[table] += landed.stored
+            self.tally.there[table] += landed.there
         made = make_windows(self._lake, s.cluster, frame, float(s.step_s), table=table, now=s.now)
         self.tally.rows.update(made.stored)
         self.tally.there[f"{table}_1h"] += made.there
-
-
-def _whose(wanted: Wanted, labels: Mapping[str, str], homes: Homes) -> Whose | str:
-    if wanted.table == "gpu":
-        return homes.gpu(labels, of_instance=wanted.of_instance)
-    return homes.link(labels) if wanted.table == "link" else homes.host(labels)
 
 
 def _pieces(instances: Sequence[str], most: int) -> Iterable[Sequence[str]]:

@@ -20,8 +20,6 @@ _MOST_ROWS: Final = 160_000
 _GPUS_AN_INSTANCE: Final = 8
 """Assumed before anything has been read. Denser nodes make larger answers, not wrong ones."""
 _MOST_TEXT: Final = 6_000
-_STEP: Final = re.compile(r"(\d+)(s|m|h)")
-_UNIT_S: Final = {"s": 1, "m": 60, "h": HOUR_S}
 _SINCE: Final = re.compile(r"(\d+(?:\.\d+)?)([mhdw])")
 _SINCE_S: Final = {"m": 60, "h": HOUR_S, "d": DAY_S, "w": 7 * DAY_S}
 _SPECIAL: Final = re.compile(r"[\\.+*?()|\[\]{}^$]")
@@ -47,13 +45,11 @@ class Chunk:
         return Chunk(self.start_s, middle), Chunk(middle, self.end_s)
 
 
-def parse_step(text: str) -> int:
-    """Seconds of ``5m``, ``30s``: at least 10 s, and an hour is a whole number of them. ``ValueError``."""
-    told = _STEP.fullmatch(text.strip())
-    seconds = int(told[1]) * _UNIT_S[told[2]] if told else 0
-    if not 10 <= seconds <= HOUR_S or HOUR_S % seconds:
-        raise ValueError("a step such as 30s, 1m, 5m or 1h that divides an hour, 10 s or more")
-    return seconds
+def checked_step(seconds: float) -> int:
+    """The step, if it can be one: at least 10 s, and an hour is a whole number of them. ``ValueError``."""
+    if not (10 <= seconds <= HOUR_S and seconds == int(seconds) and HOUR_S % int(seconds) == 0):
+        raise ValueError("a step such as 30s, 1m, 5m or 1h is wanted: 10 s or more, and dividing an hour")
+    return int(seconds)
 
 
 def parse_ago(text: str) -> timedelta:

@@ -30,8 +30,16 @@ names anybody alone."""
 _JUDGED_PART: Final = 3
 _MOST_JUDGED: Final = timedelta(days=14)
 _LEAST_JUDGED: Final = timedelta(hours=12)
+_LAST_DAYS: Final = 7
+_MINUTE: Final = "%Y-%m-%d %H:%M"
 _SHOWN: Final = 20
 _REASONS_SHOWN: Final = 3
+_STATISTICS: Final = ("slow", "thermal")
+_LASTING_H: Final = 6
+"""Hours in which a statistical detector has to tell a thing before it counts in full: thresholds of hour windows are
+provisional, and a past of days is short."""
+_STRONG: Final = 1.0
+_WEAK_SHOWN: Final = 5
 _SEVERITY_WEIGHT: Final = {"page": 3.0, "ticket": 2.0, "digest": 1.0}
 
 
@@ -71,7 +79,8 @@ def judge(lake: Lake, cluster: str, start: datetime, end: datetime) -> Judged:
         seen.add(hours)
         levels.add(hours)
     suspects: dict[tuple[str, str], Suspect] = {}
-    for level in levels.found():
+    last_days = max(1, min(_LAST_DAYS, round((end - start) / timedelta(days=1) / _JUDGED_PART)))
+    for level in levels.found(last_days):
         _suspect(suspects, seen, level.node_id, level.key).reasons.append(_of_level(level))
     shared = _of_findings(_findings(lake, cluster, start, end), suspects, seen)
     _ended(suspects, seen, end)
@@ -133,7 +142,8 @@ def _of_level(level: Level) -> tuple[float, str]:
     if level.value is not None and level.peer_median is not None:
         against = f" ({level.value:,.0f} against {level.peer_median:,.0f} {level.unit})"
     since = datetime.fromtimestamp(level.since_day * 86400, UTC)
-    said = f"{level.words}{against}; {level.hours:,} hours, {level.peers:,} compared, p = {level.p:.0e}, since {since:%Y-%m-%d}"
+    of = f"{level.hours:,} hours, {level.peers:,} compared, p = {level.p:.0e}"
+    said = f"{level.words}{against}; {of}, since {since:%Y-%m-%d}"
     return _SEVERITY_WEIGHT["ticket"] + min(level.weight, 9.0) / 10.0, said
 
 
@@ -175,11 +185,13 @@ def _of_findings(found: pl.DataFrame, suspects: dict[tuple[str, str], Suspect], 
 def _of_rows(rows: Sequence[Mapping[str, Any]]) -> tuple[float, str]:
     last = rows[-1]
     weight = max(_SEVERITY_WEIGHT[row["severity"]] for row in rows)
+    if last["detector"] in _STATISTICS and len(rows) < _LASTING_H:
+        weight = 0.0
     ratio = max((row["score"] / row["threshold"] for row in rows if row["threshold"]), default=1.0)
     since = min(row["since"] or row["ts"] for row in rows)
     said = str(last["message"]).partition(": ")[2] or str(last["message"])
     return weight + min(ratio, 9.0) / 10.0, (
-        f"{said}; told in {len(rows):,} hours, since {since:%Y-%m-%d %H:%M}, last {last['ts']:%Y-%m-%d %H:%M}"
+        f"{said}; told in {len(rows):,} hours, since {since:{_MINUTE}}, last {last['ts']:{_MINUTE}}"
     )
 
 
@@ -212,16 +224,22 @@ def report(lake: Lake, cluster: str, found: Sequence[Found], start_s: int, end_s
 
 def _ranked(judged: Judged) -> Iterator[str]:
     over = f"{judged.gpus:,} GPUs over {judged.gpu_hours:,} GPU-hours"
-    if not judged.suspects:
+    strong = [s for s in judged.suspects if s.weight >= _STRONG]
+    weak = [s for s in judged.suspects if s.weight < _STRONG]
+    if strong:
+        yield f"Of {over}, {len(strong):,} to be looked at, the first first:"
+    else:
         yield f"Of {over}, none stands out: nobody is worse than peers or than before by what is worth a name."
-        return
-    yield f"Of {over}, {len(judged.suspects):,} to be looked at, the first first:"
-    for place, suspect in enumerate(judged.suspects[:_SHOWN], 1):
+    for place, suspect in enumerate(strong[:_SHOWN], 1):
         yield f"{place:>3}. {plain(suspect.name)}"
         for _, said in sorted(suspect.reasons, reverse=True)[:_REASONS_SHOWN]:
             yield f"       {plain(said)}"
-    if len(judged.suspects) > _SHOWN:
-        yield f"     … and {len(judged.suspects) - _SHOWN:,} more"
+    if len(strong) > _SHOWN:
+        yield f"     … and {len(strong) - _SHOWN:,} more"
+    if weak:
+        yield f"Weaker signs ({len(weak):,}), of a few hours only:"
+    for suspect in weak[:_WEAK_SHOWN]:
+        yield f"     {plain(suspect.name)}: {plain(max(suspect.reasons)[1])}"
 
 
 def _shared(judged: Judged) -> Iterator[str]:

@@ -27,14 +27,14 @@ _WAIT_S: Final = 20.0
 """A round, and the few seconds that a child in a slow call may take to end."""
 _LOOK_S: Final = 0.1
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600}
-_DURATION: Final = re.compile(r"(?:\d+[smh])+")
+_DURATION: Final = re.compile(r"(?:[0-9]{1,6}[smh]){1,3}")
 
 
 def duration(text: str) -> timedelta:
     """``30m``, ``90s``, ``1h30m``; ``ConfigError`` where it is none, or longer than a day."""
     if not _DURATION.fullmatch(text):
         raise ConfigError(f"--for {text}: not a time; write 30m, 90s or 1h30m")
-    seconds = sum(int(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+)([smh])", text)[:10])
+    seconds = sum(int(number) * _UNITS[unit] for number, unit in re.findall(r"([0-9]+)([smh])", text))
     if not 0 < seconds <= LONGEST.total_seconds():
         raise ConfigError(
             f"--for {text}: between 1s and {LONGEST.total_seconds() / 3600:.0f}h; ask again when it is over"
@@ -86,9 +86,10 @@ def _released(answer: Answer, until: datetime) -> int:
     if answer.holding:
         pids = ", ".join(map(str, answer.holding))
         return _say(
-            1, f"NVML is let go of until {until:%H:%M:%S} UTC, but reader processes {pids} hang in the driver and hold its "
-            "device files still; they end when the driver lets them go, or with a reboot",
-        )  # fmt: skip
+            1,
+            f"NVML is let go of until {until:%H:%M:%S} UTC, but reader processes {pids} hang in the driver and hold "
+            "its device files still; they end when the driver lets them go, or with a reboot",
+        )
     return _say(0, f"NVML is let go of until {until:%Y-%m-%d %H:%M:%S} UTC; 'graynode agent resume' ends it earlier")
 
 

@@ -127,3 +127,24 @@ def new_broker(kafka_jars: Path, tmp_path: Path) -> Iterator[Callable[..., Any]]
     yield make
     for broker in made:
         broker.stop()
+
+
+@pytest.fixture(scope="session")
+def new_metrics_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Any]]:
+    """Starts a real ``Prometheus`` or ``VictoriaMetrics`` (``prometheus_server``) that holds these series."""
+    import prometheus_server
+
+    made: list[Any] = []
+
+    def make(kind: str, series: Any, *options: str) -> Any:
+        try:
+            server = getattr(prometheus_server, kind)(tmp_path_factory.mktemp(kind.lower()))
+            made.append(server)
+            server.serve(series, *options)
+        except prometheus_server.CannotRun as error:
+            cannot_run("import from a real Prometheus and VictoriaMetrics", str(error))
+        return server
+
+    yield make
+    for server in made:
+        server.stop()

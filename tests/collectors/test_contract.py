@@ -18,10 +18,12 @@ from typing import Any
 import agent_fakes
 import ethtool_standin
 import exporter_standin
+import kubernetes_example
 import node_files
 import nvml_rig
 import nvml_standin
 import pytest
+import slurm_example
 
 from graynode.collectors import COLLECTORS, load
 from graynode.collectors.base import CADENCES_S, Collector, Machine, NoSource, Round, Rows
@@ -68,6 +70,14 @@ def _ethtool(folder: Path) -> Collector:
     return made
 
 
+def _services(folder: Path) -> Collector:
+    memory = folder / "sys/devices/system/edac/mc/mc0"
+    for count in ("ce_count", "ue_count"):
+        node_files.write(memory / count, "1\n")
+    made: Collector = load("services")(node_files.node(folder))
+    return made
+
+
 def _host(folder: Path) -> Collector:
     made: Collector = load("host")(node_files.node(folder, proc=Path("/proc"), sys=Path("/sys")))
     return made
@@ -96,8 +106,11 @@ def _simulated(folder: Path) -> Collector:
 
 
 EXAMPLES: dict[str, Callable[[Path], Collector]] = {
-    "nvml": _nvml, "kernel_log": _kernel_log, "infiniband": _infiniband, "ethtool": _ethtool, "host": _host,
-    "dcgm": _dcgm, "replay": _replay, "simulated": _simulated,
+    "nvml": _nvml, "kernel_log": _kernel_log, "infiniband": _infiniband, "ethtool": _ethtool, "services": _services,
+    "host": _host, "dcgm": _dcgm, "kubernetes": kubernetes_example.on_a_node,
+    "kubernetes_cluster": kubernetes_example.of_a_cluster, "slurm": slurm_example.on_a_node,
+    "slurm_cluster": slurm_example.of_a_cluster, "steps": slurm_example.steps, "job_log": slurm_example.job_log,
+    "replay": _replay, "simulated": _simulated,
 }  # fmt: skip
 
 
@@ -170,6 +183,15 @@ def test_empty_machine_is_no_source_not_a_crash(name: str, tmp_path: Path) -> No
     options: dict[str, Any] = {"path": tmp_path / "none"} if name == "kernel_log" else {}
     if name == "nvml":
         options = {"env": {"LD_LIBRARY_PATH": str(tmp_path)}, "patience": nvml_rig.SOON}
+    if name.startswith("kubernetes"):
+        options = {"env": {}}
+    if name == "slurm":
+        options = {"etc": tmp_path / "etc"}
+    if name == "slurm_cluster":
+        options = {"env": {"PATH": str(tmp_path)}}
+    if name == "steps":
+        (tmp_path / "file").touch()
+        options = {"settings": slurm_example.StepSettings(tmp_path / "file/steps.sock")}
     said = ""
     made: Collector | None = None
     try:
@@ -244,11 +266,15 @@ def test_rows_are_handed_over(collector: Collector) -> None:
 
 def test_machines_other_than_this_one_say_who_they_are(collector: Collector) -> None:
     """Rows either leave the keys to the agent or name this machine; only the simulated fleet speaks for others, and
-    then for each row."""
+    then for each row, and a scheduler's collector, in the scheduler's words."""
     named = {row.get("node_id") for _, row in _each(_rounds(collector, 2))}
     if collector.name == "simulated":
         assert not named & {None, "machine-1"}
         assert len(named) >= 3
+    elif collector.name == "kubernetes_cluster":
+        assert named <= {None, "kubernetes", "kubernetes:host-1"}
+    elif collector.name == "slurm_cluster":
+        assert all(name.partition("/")[0] == "slurm:c1" for name in named if name is not None)
     else:
         assert named <= {None, "machine-1"}
 

@@ -103,7 +103,7 @@ def test_all_blanks_of_all_types(blank: int) -> None:
         (f"{DEV}TOTAL_ENERGY_CONSUMPTION", str(9223372036854775792 + blank)),
         (f"{PROF}SM_ACTIVE", f"{140737488355328 + blank}.0"),
         (f"{DEV}POWER_USAGE", f"{140737488355328 + blank}.000000"),
-        (f"{DEV}GPU_TEMP", f"1.4073748835532{8 + blank}e+14"),
+        (f"{DEV}GPU_TEMP", f"{140737488355328 + blank:.14e}"),
     ):
         got = meant(name, text)
         assert isinstance(got, Refused), name

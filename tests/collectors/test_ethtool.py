@@ -15,6 +15,7 @@ from node_files import by, checked, round_at
 from graynode.collectors.base import NoSource, Rows
 from graynode.collectors.ethtool import Ethtool, interfaces
 from graynode.collectors.infiniband import Infiniband
+from graynode.collectors.switches import switches
 
 PORT = "eth0"
 
@@ -235,6 +236,23 @@ def test_hostile_counter_names(tmp_path: Path) -> None:
     """Names with control characters, bytes that are no ASCII and no end mark are only names that nobody knows."""
     row, _ = _read(tmp_path, Fake(counters={"rx_prio3_pause\n": 9, "\x1b[31m": 1, "x" * 32: 2, "rx_prio4_pause": 3}))
     assert row == {"link": PORT, "link_kind": "ethernet", "rx_pause_frames_prio4": 3, "rx_pause_frames": 3}
+
+
+def test_switched_off_is_not_asked_and_said_once(tmp_path: Path) -> None:
+    """Module memory is the dear part: switched off, it is not read; slowed down, counters come in their rounds."""
+    standin = Standin(eth0=Fake(memory=qsfp28()))
+    made = _collector(tmp_path, standin)
+    made.switches = switches(["link.module_*"], {"link.rx_pause_frames*": 60})
+    rows = made.collect(round_at(0))
+    row = by(rows["link"], "link")[PORT]
+    assert standin.asked == []
+    assert row["rx_pause_frames_prio3"] == 17
+    assert "module_temp_c" not in row
+    assert _said(rows)["module_temp_c"] == "unsupported: switched off in configuration (fields.off)"
+    later = made.collect(round_at(10))
+    assert "rx_pause_frames_prio3" not in by(later["link"], "link")[PORT]
+    assert by(later["link"], "link")[PORT]["tx_pause_frames_prio3"] == 2
+    assert not later.get("quality")
 
 
 def test_machine_without_ports(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pod_resources_stub as stub
@@ -92,16 +93,14 @@ def test_a_kubelet_that_restarts_is_asked_again(tmp_path: Path) -> None:
         assert not away.value.refused
 
 
-def test_permission_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_permission_is_told_apart(tmp_path: Path) -> None:
     """A socket of root's is refused, which a person can change."""
-    kubelet = Kubelet(tmp_path / "kubelet.sock")
 
     def refused(*_: object, **__: object) -> bytes:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("graynode.collectors.kubernetes_grpc.unary", refused)
     with pytest.raises(Unreachable, match="Permission denied") as away:
-        kubelet.held()
+        Kubelet(tmp_path / "kubelet.sock", call=refused).held()
     assert away.value.refused
 
 
@@ -122,7 +121,7 @@ def test_a_kubelet_that_hangs_costs_the_deadline(tmp_path: Path) -> None:
     """No answer within the deadline is an error, and the call is over by then."""
     with KubeletStub(tmp_path / "kubelet.sock", answers={LIST: lambda: time.sleep(3) or b""}) as kubelet:
         started = time.monotonic()
-        with pytest.raises(Unreachable, match="no answer within 0.3 s"):
+        with pytest.raises(Unreachable, match="no answer within"):
             Kubelet(kubelet.path, 0.3).held()
         assert time.monotonic() - started < 2.5
 
@@ -150,21 +149,16 @@ def test_what_is_no_grpc_is_an_error_and_no_crash(tmp_path: Path, said: bytes) -
 @given(st.binary(max_size=200))
 def test_any_bytes_after_the_settings_are_survived(tmp_path_factory: pytest.TempPathFactory, said: bytes) -> None:
     """Fuzz: whatever a server writes ends in an answer or in ``GrpcError``."""
-    with RawSocket(tmp_path_factory.mktemp("fuzz") / "k.sock", SETTINGS + said) as server:
-        try:
-            unary(server.path, V1, deadline_s=2.0)
-        except GrpcError as error:
-            assert str(error)
+    with RawSocket(tmp_path_factory.mktemp("fuzz") / "k.sock", SETTINGS + said) as server, suppress(GrpcError):
+        unary(server.path, V1, deadline_s=2.0)
 
 
 @given(st.binary(max_size=400))
 def test_any_bytes_are_an_answer_or_none(data: bytes) -> None:
     """Fuzz: the decoder raises ``WireError`` or gives texts."""
     for parse in (list_response, allocatable_response):
-        try:
+        with suppress(WireError):
             parse(data)
-        except WireError as error:
-            assert str(error)
 
 
 TEXT = st.text(max_size=20)
@@ -207,7 +201,7 @@ def test_a_cut_answer_is_no_answer(held: list[Held], data: st.DataObject) -> Non
         (b"\x0b", "wire type 3"), (b"\x02\x00", "field number 0"), (b"\x0a\xff", "cut in a number"),
         (b"\x0a" + b"\xff" * 9 + b"\x7f", "longer than"), (b"\x0a" + b"\xff" * 11, "more than 64 bits"),
         (b"\x09\x00", "cut in a number"), (stub.part(1, stub.part(1, b"x" * 5000)), "a name of 5000 bytes"),
-        (b"\x0a\x00" * 600_000, "more than 500000 fields"),
+        (b"\x0a\x00" * 250_000, "more than 200000 fields"),
     ],
 )  # fmt: skip
 def test_hostile_messages_are_refused_with_a_reason(data: bytes, why: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time as wall
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -45,6 +46,7 @@ def test_h100_links(tmp_path: Path) -> None:
         row = told[3]
         assert (row["link"], row["link_kind"], row["state"]) == (f"{uuid}/3", "nvlink", "active")
         assert row["rate_gbps"] == pytest.approx(212.496)
+        assert row["tx_bytes"] >= 3000 * 1024
         assert (row["crc_errors"], row["replays"], row["link_error_recovery"]) == (0, 0, 0)
         assert row["device"] == "NVLink 4.0 to switch 0000:08:00.0"
         assert (row["down_s"], row["outage_s"], row["downs"], row["unseen_s"]) == (0.0, 0.0, 0, 0.0)
@@ -144,6 +146,20 @@ def test_an_outage_second_by_second(tmp_path: Path) -> None:
         summed = sum(links(r, node.scenario.uuid(0))[4]["down_s"] for r in [*seconds, rows])
         assert summed == pytest.approx(9.0)
         assert "link" not in time.round(node, 1, 1)
+
+
+def test_an_outage_by_the_clock(tmp_path: Path) -> None:
+    """A link that is down for a second of real time gives about a second, whatever else the machine does."""
+    with rig(tmp_path, gpus=1) as node:
+        node.round()
+        now = wall.time() - float(node.scenario.values["sys", "since"])
+        node.scenario.set("link.4", f"@0:1,{now + 0.3:.3f}:0,{now + 1.3:.3f}:1").write()
+        down = node.until(lambda r: bool(events(r, "link_down")), 1, 10)
+        up = node.until(lambda r: bool(events(r, "link_up")), 1)
+        seen = events(up, "link_up")[0]["attributes"]["outage_s"]
+        apart = up["event"][0]["observed_ts"] - down["event"][0]["observed_ts"]
+        assert 0.2 < seen < 5
+        assert seen == pytest.approx(apart.total_seconds(), abs=0.5)
 
 
 def test_a_link_that_stays_down(tmp_path: Path) -> None:

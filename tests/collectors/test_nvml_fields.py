@@ -10,6 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from graynode.collectors import nvml_wire as wire
+from graynode.collectors.nvlink_fields import COUNTERS, SUMS
+from graynode.collectors.nvlink_fields import EVERY as LINKS
 from graynode.collectors.nvml_fields import (
     CALLS,
     GPM,
@@ -31,10 +33,19 @@ at_leisure = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow
 
 @pytest.mark.parametrize("driver", ["470.256.02", "550.163.01", "580.65.06", "580.105.08", "580.126.09", "615.13"])
 def test_every_nvml_field_is_read_once(driver: str) -> None:
-    """Each field that the contract gives to NVML is filled by exactly one call, field value or GPM metric."""
+    """Each field that the contract gives to NVML is filled by exactly one call, field value, GPM metric or sum."""
     filled = Counter(name for call in CALLS for name in call.fields)
-    filled += Counter(f.field for f in field_values(driver)) + Counter(field for _, field, _ in GPM)
+    filled += Counter(f.field for f in field_values(driver)) + Counter(field for _, field, _ in GPM) + Counter(SUMS)
     assert filled == Counter(EVERY.keys() - IDENTITY)
+
+
+def test_what_links_are_asked_is_in_the_contract() -> None:
+    """Each counter of a link is a field of table link, under one name, with ids of no other."""
+    known = set(TABLES["link"].names)
+    assert set(LINKS) <= known
+    assert len(LINKS) == len(COUNTERS) + 1
+    ids = Counter(i for c in COUNTERS for i in c.ids)
+    assert max(ids.values()) == 1
 
 
 def test_instead_fills_no_other_field() -> None:

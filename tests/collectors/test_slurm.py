@@ -116,15 +116,23 @@ def test_ranks_that_one_task_started_are_not_the_tasks(node: Node) -> None:
 
 
 def test_several_jobs_on_one_gpu(node: Node) -> None:
-    """MPS or shards: all ids in one text, without a rank, so that nobody compares it with GPUs of one job; each job
+    """MPS or shards: nobody can tell whose the load is, so the GPU has no job, and quality names them, once; each job
     has its own row. A MIG instance is a GPU of its own."""
     node.processes.start(100, v2(70), SLURM_JOB_ID="70", SLURM_PROCID="1")
     node.processes.start(101, v2(8), SLURM_JOB_ID="8", SLURM_PROCID="1")
-    rows = node.look({A: [100, 101], GpuKey("GPU-b", "1"): [100], GpuKey("GPU-b", "2"): [101]})["job"]
-    assert node.context.of(A) == Placement("8,70")
-    assert node.context.of(GpuKey("GPU-b", "1")) == Placement("70", rank=1)
-    assert node.context.of(GpuKey("GPU-b", "2")) == Placement("8", rank=1)
-    assert sorted(row["job_id"] for row in rows) == ["70", "8"]
+    one, two = GpuKey("GPU-b", "1"), GpuKey("GPU-b", "2")
+    rows = node.look({A: [100, 101], one: [100], two: [101]})
+    assert node.context.of(A) is None
+    assert node.context.of(one) == Placement("70", rank=1)
+    assert node.context.of(two) == Placement("8", rank=1)
+    assert sorted(row["job_id"] for row in rows["job"]) == ["70", "8"]
+    (said,) = rows["quality"]
+    assert (said["entity"], said["field"], said["state"]) == ("GPU-a", "job_id", "unsupported")
+    assert said["reason"] == "slurm: shared by 2 jobs: 8, 70"
+    assert "quality" not in node.look()
+    rows = node.look({A: [100], one: [100], two: [101]})
+    assert [row["state"] for row in rows["quality"]] == ["measured"]
+    assert node.context.of(A) == Placement("70", rank=1)
 
 
 def test_a_number_that_another_process_got(node: Node) -> None:
@@ -221,7 +229,7 @@ def test_the_mapping_folder_of_dcgm_exporter(tmp_path: Path) -> None:
     node.processes.start(100, v2(7), SLURM_JOB_ID="7")
     rows = node.look({A: [100]})["job"]
     told = [node.context.of(key) for key in (A, B, GpuKey("GPU-b", "3"), GpuKey("GPU-c"), GpuKey("GPU-d"))]
-    assert told == [Placement("7"), Placement("12,13"), Placement("14"), Placement("15"), None]
+    assert told == [Placement("7"), None, Placement("14"), Placement("15"), None]
     assert sorted(row["job_id"] for row in rows) == ["12", "13", "14", "15", "7"]
 
 

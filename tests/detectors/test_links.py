@@ -147,3 +147,24 @@ def test_an_entity_s_other_signals_stay_in_the_evidence_of_its_one_finding() -> 
     found = told(outages([(2, 10.0, 10.0), (6, 10.0, 10.0), (10, 10.0, 10.0)]), 12).tail(1)
     assert found["signal"][0] == "outage_7s"
     assert [o["signal"] for o in json.loads(found["evidence"][0])["also"]] == ["flap"]
+
+
+def test_an_nvlink_is_the_platforms_and_its_errors_are_told_once() -> None:
+    """An NVLink that was down is an NVLink fault and a ticket, not a network page; its errors are left to the sums."""
+
+    def fault(w: int, c: Columns) -> None:
+        c["symbol_errors_delta"][PORT] = 1000.0
+        if w == 5:
+            c["down_s_sum"][PORT], c["outage_s_max"][PORT], c["downs_sum"][PORT] = 30.0, 40.0, 1.0
+
+    detector, state, found = Links(), {}, []
+    for round_ in Cluster(nodes=4, link_fault=fault).rounds(20):
+        nvlinks = round_.link.with_columns(link_kind_last=pl.lit("nvlink"))
+        scored = detector.score(replace(round_, link=nvlinks), state)
+        state = scored.state
+        found.append(scored.findings)
+    said = pl.concat(found).filter(TOLD)
+    assert set(said["cause"]) == {"nvlink_fault"}
+    assert set(said["severity"]) == {"ticket"}
+    assert set(said["signal"]) == {"outage_30s"}
+    assert "what ran over it" in said["message"][0]

@@ -1,17 +1,19 @@
 """A Kubernetes API server on loopback: lists in pages, watches, single objects, and every way to fail.
 
 The shapes are those of the API's reference. ``objects`` are by collection path; a change is also sent to the watches
-that run. ``trouble`` decides, per request, whether it fails instead.
+that run, and to those that begin at an older version. ``trouble`` decides, per request, whether it fails instead.
 """
 
 from __future__ import annotations
 
 import json
 import queue
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -45,9 +47,9 @@ class Asked:
 
 
 class KubeApi:
-    """Context manager. ``url`` once entered."""
+    """Context manager. ``url`` once entered. With certificate and key files it speaks TLS."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: tuple[Path, Path] | None = None) -> None:
         self.objects: dict[str, dict[str, Json]] = {PODS: {}, NODES: {}}
         self.singles: dict[str, Json] = {}
         self.asked: list[Asked] = []
@@ -55,6 +57,7 @@ class KubeApi:
         self.page = 500
         self.version = 1000
         self._watches: list[tuple[str, queue.Queue[bytes | None]]] = []
+        self._history: list[tuple[str, int, bytes]] = []
         self._lock = threading.Lock()
         self._end = threading.Event()
         stub = self
@@ -76,11 +79,18 @@ class KubeApi:
                 """A client that hung up is no news."""
 
         self._server = Server(("127.0.0.1", 0), Handler)
+        self._scheme = "https" if tls else "http"
+        if tls:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*tls)
+            self._server.socket = context.wrap_socket(
+                self._server.socket, server_side=True, do_handshake_on_connect=False
+            )
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
+        return f"{self._scheme}://127.0.0.1:{self._server.server_address[1]}"
 
     def put(self, collection: str, item: Json) -> Json:
         """Make or change an object, and tell the watches."""
@@ -90,7 +100,7 @@ class KubeApi:
             known = self.objects.setdefault(collection, {})
             type_ = "MODIFIED" if item["metadata"]["uid"] in known else "ADDED"
             known[item["metadata"]["uid"]] = item
-        self.tell(collection, type_, item)
+            self._happened(collection, type_, item)
         return item
 
     def drop(self, collection: str, uid: str, **changed: Any) -> None:
@@ -99,7 +109,7 @@ class KubeApi:
             self.version += 1
             item = {**self.objects[collection].pop(uid), **changed}
             item["metadata"] = {**item["metadata"], "resourceVersion": str(self.version)}
-        self.tell(collection, "DELETED", item)
+            self._happened(collection, "DELETED", item)
 
     def tell(self, collection: str, type_: str, item: Json) -> None:
         """A line to the watches of a collection."""
@@ -108,9 +118,7 @@ class KubeApi:
     def say(self, collection: str, line: bytes | None) -> None:
         """Bytes to the watches of a collection; ``None`` cuts them."""
         with self._lock:
-            for of, lines in self._watches:
-                if of == collection:
-                    lines.put(line)
+            self._send(collection, line)
 
     def watching(self, collection: str) -> int:
         """Watches of a collection that run."""
@@ -120,6 +128,16 @@ class KubeApi:
     def of(self, path: str) -> list[Asked]:
         """Requests of a path."""
         return [a for a in self.asked if a.path == path]
+
+    def _happened(self, collection: str, type_: str, item: Json) -> None:
+        line = json.dumps({"type": type_, "object": item}).encode() + b"\n"
+        self._history.append((collection, self.version, line))
+        self._send(collection, line)
+
+    def _send(self, collection: str, line: bytes | None) -> None:
+        for of, lines in self._watches:
+            if of == collection:
+                lines.put(line)
 
     # --- serving ------------------------------------------------------------------------------------------
 
@@ -153,7 +171,11 @@ class KubeApi:
     def _stream(self, handler: BaseHTTPRequestHandler, asked: Asked) -> None:
         lines: queue.Queue[bytes | None] = queue.Queue()
         entry = (asked.path, lines)
+        since = int(asked.query.get("resourceVersion", "0"))
         with self._lock:
+            for collection, version, line in self._history:
+                if collection == asked.path and version > since:
+                    lines.put(line)
             self._watches.append(entry)
         try:
             handler.send_response(200)

@@ -222,6 +222,7 @@ def _links(count: int, version: int) -> dict[str, Any]:
         **{f"link.{i}": 1 for i in range(count)},
         **{f"link_remote_bus.{i}": f"0000:0{5 + i % 4}:00.0" for i in range(count)},
         **{f"fi.146.{i}": f"u{i + 16}" for i in range(count)},
+        **{f"fi.{id_}.{i}": f"{1000 * i}+1" for id_ in (138, 139) for i in range(count)},
     }  # fmt: skip
 
 

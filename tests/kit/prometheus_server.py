@@ -74,8 +74,8 @@ class Server:
                 self._process.kill()
                 self._process.wait()
 
-    def load(self, series: Iterable[tuple[Labels, Samples]]) -> None:
-        """Store these series; they can be asked for when this returns."""
+    def serve(self, series: Iterable[tuple[Labels, Samples]], *options: str) -> None:
+        """Start with these series; they can be asked for when this returns."""
         raise NotImplementedError
 
     def _arguments(self) -> list[str]:
@@ -89,7 +89,7 @@ class Server:
         assert self._process is not None
         while time.monotonic() < deadline and self._process.poll() is None:
             try:
-                with urllib.request.urlopen(self.url + self._ready(), timeout=1) as answer:
+                with urllib.request.urlopen(self.url + self._ready(), timeout=1) as answer:  # noqa: S310 (our own http://)
                     if answer.status == 200:
                         return True
             except OSError:
@@ -114,7 +114,12 @@ class VictoriaMetrics(Server):
     def _ready(self) -> str:
         return "/health"
 
+    def serve(self, series: Iterable[tuple[Labels, Samples]], *options: str) -> None:
+        self.start(*options)
+        self.load(series)
+
     def load(self, series: Iterable[tuple[Labels, Samples]]) -> None:
+        """Store these series; they can be asked for when this returns."""
         lines = [
             json.dumps(
                 {
@@ -130,12 +135,12 @@ class VictoriaMetrics(Server):
 
     def flush(self) -> None:
         """Make what was stored visible to queries now."""
-        urllib.request.urlopen(self.url + "/internal/force_flush", timeout=10).close()
-        urllib.request.urlopen(self.url + "/internal/resetRollupResultCache", timeout=10).close()
+        for path in ("/internal/force_flush", "/internal/resetRollupResultCache"):
+            urllib.request.urlopen(self.url + path, timeout=30).close()  # noqa: S310 (our own http://)
 
     def post(self, path: str, body: bytes) -> None:
         """Send data in one of the forms it takes."""
-        urllib.request.urlopen(self.url + path, data=body, timeout=60).close()
+        urllib.request.urlopen(self.url + path, data=body, timeout=120).close()  # noqa: S310 (our own http://)
 
 
 class Prometheus(Server):
@@ -157,7 +162,12 @@ class Prometheus(Server):
     def _ready(self) -> str:
         return "/-/ready"
 
+    def serve(self, series: Iterable[tuple[Labels, Samples]], *options: str) -> None:
+        self.load(series)
+        self.start(*options)
+
     def load(self, series: Iterable[tuple[Labels, Samples]]) -> None:
+        """Make blocks of these series; only before it starts."""
         text = self._root / "data.om"
         with text.open("w") as out:
             for labels, samples in series:

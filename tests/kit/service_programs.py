@@ -69,13 +69,15 @@ class Node:
         """The collector over these parts."""
         return Services(self.machine, runner=self.runner, parts=parts)
 
-    def minute(self, services: Services, *, wait: bool = True) -> tuple[list[Row], list[Row]]:
-        """The next round of the 60 s class and the seconds after it, until every program has ended (or 5 s have gone):
-        rows of ``service`` and of ``event``."""
+    def minute(
+        self, services: Services, *, wait: bool = True, hanging: frozenset[str] = frozenset()
+    ) -> tuple[list[Row], list[Row]]:
+        """The next round of the 60 s class and the rounds after it, until every program but those that hang has ended
+        (or 5 s have gone): rows of ``service`` and of ``event``."""
         self.turn(60)
         rows, events = self._collect(services, frozenset({1, 10, 60}))
         end = time.monotonic() + 5
-        while wait and self.runner._running and time.monotonic() < end:
+        while wait and self.runner._running.keys() - hanging and time.monotonic() < end:
             time.sleep(0.005)
             more = self.second_later(services, 0.0)
             rows, events = rows + more[0], events + more[1]

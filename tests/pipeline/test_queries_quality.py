@@ -128,6 +128,16 @@ def test_a_silent_machine_explains_its_gpus(history: History) -> None:
     assert history.why("GPU-a", "temp_c") == [("node", "lost", at(60), "nothing has been heard of this machine since")]
 
 
+def test_what_is_said_of_all_gpus_of_a_node_explains_each(history: History) -> None:
+    """A source that knows no GPU by name speaks of the node's id, or of ``*``."""
+    history.gpus(0, "GPU-a")
+    history.said(1, "n1", "job_id", "not_permitted", "slurm: environments may not be read")
+    history.said(2, "*", "*", "paused", "planned: NVML is let go of")
+    assert [row[:3] for row in history.why("GPU-a", "job_id")] == [
+        ("gpu", "paused", at(2)), ("field", "not_permitted", at(1)),
+    ]  # fmt: skip
+
+
 def test_unknown_fields_and_gpus_are_said(history: History) -> None:
     """A misspelt field is no measured one; a GPU nobody knows gives no row."""
     history.gpus(0, "GPU-a")
@@ -276,6 +286,24 @@ def test_a_node_without_an_agent_is_watched_by_its_gpus(history: History) -> Non
     history.heard(50, 60, table="gpu_30s", gpu_uuid="GPU-a")
     history.heard(0, 120, node="n2")
     assert history.blind()["n1"]["blind_s"] == (20 + 60) * 60
+
+
+def test_hours_alone_say_that_a_machine_was_heard(history: History) -> None:
+    """Windows of 30 s are kept for 90 days, those of an hour for two years."""
+    rows = [{"ts": at(60 * h), "cluster": "c", "node_id": "n1", "node": "host-n1", "samples": 3600} for h in (0, 1)]
+    history.lake.put("host_1h", [row for row in rows if row["ts"] < END])
+    history.heard(120, 121)
+    assert history.blind() == {}
+
+
+def test_a_release_of_all_gpus_is_planned_on_each(history: History) -> None:
+    """``*`` is every GPU of the node."""
+    history.heard(0, 120)
+    history.gpus(0, "GPU-a", "GPU-b")
+    history.said(30, "*", "*", "paused", "planned: NVML is let go of until 12:00")
+    history.said(40, "*", "*", "measured", "")
+    row = history.blind()["n1"]
+    assert (row["planned_s"], row["gpu_planned_s"], row["blind_s"]) == (600, 1200, 0)
 
 
 def test_spells_say_what_and_why(history: History) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from kept_lake import KeptLake
 
 from graynode.pipeline.lake import Lake
 from graynode.pipeline.schema import TABLES
@@ -28,8 +29,8 @@ REPORTS = sorted((FIXTURES / "nvidia_smi").glob("*.txt.gz"))
 NOW = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
 
 
-def _import(tmp_path: Path, path: Path, asked: Asked | None = None, **kw: int) -> tuple[Outcome, Lake]:
-    lake = Lake(str(tmp_path / "lake"))
+def _import(path: Path, asked: Asked | None = None, lake: Lake | None = None, **kw: int) -> tuple[Outcome, Lake]:
+    lake = lake or KeptLake()
     return import_file(lake, "c", path, asked or Asked(node="n1"), now=NOW, **kw), lake
 
 
@@ -67,9 +68,9 @@ def _values_of_report(text: str) -> int:
 
 
 @pytest.mark.parametrize("path", XML, ids=lambda path: path.stem)
-def test_every_value_of_an_xml_capture_has_one_end(tmp_path: Path, path: Path) -> None:
+def test_every_value_of_an_xml_capture_has_one_end(path: Path) -> None:
     """Values read are the document's leaves; stored and refused add up to them, and no name is new."""
-    done, lake = _import(tmp_path, path)
+    done, lake = _import(path)
     leaves = sum(1 for element in ET.parse(path).getroot().iter() if len(element) == 0)  # noqa: S314 (our own fixture)
     assert done.ledger.read == leaves
     assert done.ledger.stored.total() + done.ledger.refused.total() == leaves
@@ -78,9 +79,9 @@ def test_every_value_of_an_xml_capture_has_one_end(tmp_path: Path, path: Path) -
 
 
 @pytest.mark.parametrize("path", [*REPORTS, FIXTURES / "nvidia_smi" / "query.txt"], ids=lambda path: path.name[:60])
-def test_every_value_of_a_report_has_one_end(tmp_path: Path, path: Path) -> None:
+def test_every_value_of_a_report_has_one_end(path: Path) -> None:
     """The same for ``-q`` and CSV in one file: values, cells and lines that are of neither form."""
-    done, lake = _import(tmp_path, path)
+    done, lake = _import(path)
     text = _text(path) if path.suffix == ".gz" else path.read_text()
     assert done.ledger.read == _values_of_report(text)
     assert not done.ledger.new_names
@@ -121,9 +122,9 @@ def test_every_name_that_nvidia_smi_offers_is_known() -> None:
 # --- what values become -----------------------------------------------------------------------------------------
 
 
-def test_an_a100_with_mig(tmp_path: Path) -> None:
+def test_an_a100_with_mig() -> None:
     """XML v12: units converted, event reasons as bits, instances under their parent, N/A in ``quality`` with why."""
-    done, lake = _import(tmp_path, FIXTURES / "telegraf_smi" / "a100-sxm4-v12.xml", Asked(zone="Europe/Berlin"))
+    done, lake = _import(FIXTURES / "telegraf_smi" / "a100-sxm4-v12.xml", Asked(zone="Europe/Berlin"))
     gpu = lake.read("gpu")
     parent = gpu.filter(pl.col("mig_instance").is_null()).row(0, named=True)
     expected = {
@@ -153,13 +154,14 @@ def test_an_a100_with_mig(tmp_path: Path) -> None:
     assert "it names no host" in " ".join(done.ledger.notes)
 
 
-def test_an_h100_under_load(tmp_path: Path) -> None:
+def test_an_h100_under_load() -> None:
     """``-q`` text and CSV of one GPU agree; sums of parts, histogram, counters in ns, fabric words and processes."""
-    _, lake = _import(tmp_path, FIXTURES / "nvidia_smi" / "linux-x86_64__nvidia-h100-80gb-hbm3__590.48.01.txt.gz")
+    _, lake = _import(FIXTURES / "nvidia_smi" / "linux-x86_64__nvidia-h100-80gb-hbm3__590.48.01.txt.gz")
     gpu = lake.read("gpu").sort("ts")
     assert gpu.height == 4
     query, text = gpu.row(3, named=True), gpu.row(2, named=True)
-    both = [n for n in gpu.columns if query[n] is not None and text[n] is not None and n.startswith(("mem_", "ecc", "bank", "row", "max", "power_limit", "fabric", "pcie_w"))]  # fmt: skip
+    steady = ("mem_total", "ecc", "bank", "row", "max", "power_limit", "fabric", "pcie_w")
+    both = [n for n in gpu.columns if n.startswith(steady) and query[n] is not None and text[n] is not None]
     assert len(both) > 20
     assert [n for n in both if query[n] != text[n]] == []
     assert (text["bank_remap_max"], text["bank_remap_none"], text["row_remap_pending"]) == (2560, 0, 0)
@@ -169,16 +171,16 @@ def test_an_h100_under_load(tmp_path: Path) -> None:
     assert text["temp_margin_c"] == query["temp_margin_c"] > 0
     assert text["power_w"] > 400
     rtx = FIXTURES / "nvidia_smi" / "linux-x86_64__nvidia-geforce-rtx-2080-super__595.71.05.txt.gz"
-    _, lake = _import(tmp_path / "rtx", rtx)
+    _, lake = _import(rtx)
     rows = lake.read("gpu").sort("ts")
     assert rows["throttle_sw_power_cap_ns"].to_list()[:2] == [212288427000, 212553937000]
-    assert rows["clock_event_reasons"].to_list()[-1] == 0x4
+    assert rows["clock_event_reasons"].to_list()[1] == 0x4
 
 
-def test_old_and_new_spellings_of_one_thing(tmp_path: Path) -> None:
+def test_old_and_new_spellings_of_one_thing() -> None:
     """Throttle reasons of 2019 and event reasons of 2026 are the same bits; power has three names and one column."""
     for name, bits in (("a10g", 0x1), ("rtx-3080-v13", 0)):
-        _, lake = _import(tmp_path / name, FIXTURES / "telegraf_smi" / f"{name}.xml")
+        _, lake = _import(FIXTURES / "telegraf_smi" / f"{name}.xml")
         row = lake.read("gpu").row(0, named=True)
         assert row["clock_event_reasons"] == bits
         assert row["power_w"] > 0
@@ -194,37 +196,48 @@ def _row(second: int, power: str, *rest: str, gpu: int = 0) -> str:
     return ", ".join([*cells, "40", "7 %", "0x0000000000000001"][: 7 - 0]) + "\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "state"),
-    [("[N/A]", "unsupported"), ("N/A", "unsupported"), ("[Not Supported]", "unsupported"), ("ERR!", "error"),
-     ("[Insufficient Permissions]", "not_permitted"), ("[Unknown Error]", "error"), ("[GPU is lost]", "lost"),
-     ("[GPU requires reset]", "error"), ("[Something new]", "error"), ("99999.00 W", "implausible")],
-)  # fmt: skip
-def test_what_stands_in_place_of_a_value(tmp_path: Path, text: str, state: str) -> None:
+ABSENT = {
+    "[N/A]": "unsupported", "N/A": "unsupported", "[Not Supported]": "unsupported", "ERR!": "error",
+    "[Requested functionality has been deprecated]": "unsupported", "[Insufficient Permissions]": "not_permitted",
+    "[Unknown Error]": "error", "[GPU is lost]": "lost", "[GPU requires reset]": "error", "[Something new]": "error",
+    "99999.00 W": "implausible",
+}  # fmt: skip
+
+
+def test_what_stands_in_place_of_a_value(tmp_path: Path) -> None:
     """Each is null in ``gpu`` and one change in ``quality``; the value's return is another. Nothing else suffers."""
-    path = _write(tmp_path, HEAD + _row(1, "70.5 W") + _row(2, text) + _row(3, text) + _row(4, "71.5"))
-    done, lake = _import(tmp_path, path)
-    gpu = lake.read("gpu").sort("ts")
-    assert gpu["power_w"].to_list() == [70.5, None, None, 71.5]
-    assert gpu["temp_c"].to_list() == [40] * 4
-    changes = lake.read("quality").sort("ts").select("field", "state", "entity").rows()
-    assert changes == [("power_w", state, "GPU-0"), ("power_w", "measured", "GPU-0")]
-    assert done.ledger.read == 4 * 7
+    cells = [["70.5 W"] * len(ABSENT), list(ABSENT), list(ABSENT), ["71.5"] * len(ABSENT)]
+    rows = [_row(second, text, gpu=gpu) for second, row in enumerate(cells) for gpu, text in enumerate(row)]
+    done, lake = _import(_write(tmp_path, HEAD + "".join(rows)))
+    for number, (text, state) in enumerate(ABSENT.items()):
+        gpu = lake.read("gpu").filter(pl.col("gpu_uuid") == f"GPU-{number}").sort("ts")
+        assert gpu["power_w"].to_list() == [70.5, None, None, 71.5]
+        assert gpu["temp_c"].to_list() == [40] * 4
+        changes = lake.read("quality").filter(pl.col("entity") == f"GPU-{number}").sort("ts")
+        assert changes.select("field", "state").rows() == [("power_w", state), ("power_w", "measured")]
+        assert state == "implausible" or changes["reason"][0] == f"nvidia-smi: {text}"
+    assert done.ledger.read == 4 * 7 * len(ABSENT)
+    assert done.ledger.stored["quality"] == 2 * len(ABSENT)
 
 
-def test_csv_with_and_without_units_and_header(tmp_path: Path) -> None:
+def test_csv_with_and_without_units_and_header(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Units in cells, in the header only, or nowhere: the same rows. Without a header the query must be said."""
     rows = [HEAD + _row(1, "70.5 W"), HEAD + _row(1, "70.5").replace(" %", ""), _row(1, "70.5").replace(" %", "")]
     query = "timestamp,index,uuid,power.draw,temperature.gpu,utilization.gpu,clocks_event_reasons.active"
     found = []
     for number, text in enumerate(rows):
-        _, lake = _import(tmp_path / str(number), _make(tmp_path / str(number), text), Asked(node="n", query=query))
+        _, lake = _import(_make(tmp_path / str(number), text), Asked(node="n", query=query))
         row = lake.read("gpu").row(0, named=True)
-        assert (row["power_w"], row["gpu_util_percent"], row["gpu_index"], row["clock_event_reasons"]) == (70.5, 7, 0, 1)
+        assert (row["power_w"], row["gpu_util_percent"], row["gpu_index"], row["clock_event_reasons"]) == (
+            70.5,
+            7,
+            0,
+            1,
+        )
         found.append(row)
     assert found[0] == found[1] == found[2]
-    with pytest.raises(ConfigError, match="--query"):
-        run(Config(lake=LakeSection(path=str(tmp_path / "no"))), "nvidia-smi", _write(tmp_path, rows[2]))
+    assert run(Config(lake=LakeSection(path=str(tmp_path / "no"))), "nvidia-smi", _write(tmp_path, rows[2])) == 1
+    assert "CSV without a header needs --query" in capsys.readouterr().out
 
 
 def _make(folder: Path, text: str) -> Path:
@@ -235,24 +248,29 @@ def _make(folder: Path, text: str) -> Path:
 def test_a_query_without_uuid_says_what_to_add(tmp_path: Path) -> None:
     """An index moves between boots: rows without a UUID are refused whole, with the way out."""
     path = _write(tmp_path, "timestamp, index, temperature.gpu\n2026/07/14 09:00:01.5, 0, 40\n")
-    done, lake = _import(tmp_path, path)
+    done, lake = _import(path)
     assert done.ledger.stored.total() == 0
     assert {reason: n for reason, n in done.ledger.refused.items() if "add uuid to --query-gpu" in reason}
     assert not lake.exists("gpu")
 
 
 def test_time_from_text_from_the_person_or_from_the_file(tmp_path: Path) -> None:
-    """Local time takes ``--zone``; a capture without time takes ``--at``, else the file's; both say how good that is."""
+    """Local time takes ``--zone``; a capture without time takes ``--at``, else the file's; each says how good it is."""
     xml = (FIXTURES / "telegraf_smi" / "gtx-1070-ti.xml").read_text()
     path = _write(tmp_path, xml)
-    _, lake = _import(tmp_path, path, Asked(at="2024-01-02T03:04:05+01:00"))
+    _, lake = _import(path, Asked(at="2024-01-02T03:04:05+01:00"))
     assert lake.read("gpu")["ts"].to_list() == [datetime(2024, 1, 2, 2, 4, 5, tzinfo=UTC)]
     assert json.loads(lake.read("inventory")["attributes"][0])["ts_quality"] == "observed"
-    _, lake = _import(tmp_path / "mtime", path)
+    _, lake = _import(path)
     assert lake.read("gpu")["ts"][0].timestamp() == pytest.approx(path.stat().st_mtime, abs=1e-3)
-    for asked, said in ((Asked(zone="Mars/Base"), "--zone Mars/Base"), (Asked(at="noon"), "--at noon"), (Asked(at="2024-01-02T00:00"), "has no zone")):  # fmt: skip
+    wrong = {
+        "--zone Mars/Base": Asked(zone="Mars/Base"),
+        "--at noon": Asked(at="noon"),
+        "has no zone": Asked(at="2024-01-02"),
+    }
+    for said, asked in wrong.items():
         with pytest.raises(ConfigError, match=said):
-            _import(tmp_path, path, asked)
+            _import(path, asked)
 
 
 def test_a_log_of_weeks_is_one_row_a_change(tmp_path: Path) -> None:
@@ -275,7 +293,7 @@ def test_a_log_of_weeks_is_one_row_a_change(tmp_path: Path) -> None:
 def test_utf16_of_powershell(tmp_path: Path) -> None:
     """What a redirection on Windows wrote is the same capture."""
     xml = (FIXTURES / "telegraf_smi" / "rtx-3060-v12.xml").read_text()
-    done, _ = _import(tmp_path, _write(tmp_path, xml.encode("utf-16")))
+    done, _ = _import(_write(tmp_path, xml.encode("utf-16")))
     assert done.ledger.stored["gpu"] == 46
 
 
@@ -307,18 +325,18 @@ class _Dies(Lake):
         return super().write(*args, **kw)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("writes", [0, 1, 2, 3, 5, 8])
+@pytest.mark.parametrize("writes", [0, 1, 2, 4])
 def test_a_kill_leaves_whole_pieces(tmp_path: Path, writes: int) -> None:
     """Killed at any write, a second run brings what is missing and doubles nothing."""
-    text = HEAD + "".join(_row(s, "[N/A]" if s % 2 else f"{s} W", gpu=g) for s in range(40) for g in range(3))
+    text = HEAD + "".join(_row(s, "[N/A]" if s % 2 else f"{s} W", gpu=g) for s in range(20) for g in range(3))
     path = _write(tmp_path, text)
     dying = _Dies(str(tmp_path / "lake"))
     dying.left = writes
     with pytest.raises(KeyboardInterrupt):
         import_file(dying, "c", path, Asked(node="n1"), now=NOW, piece_rows=30)
-    _, lake = _import(tmp_path, path, piece_rows=30)
-    whole, full = _import(tmp_path / "whole", path, piece_rows=30)
-    assert whole.landed["gpu"].stored == 120
+    _, lake = _import(path, lake=Lake(str(tmp_path / "lake")), piece_rows=30)
+    whole, full = _import(path, piece_rows=30)
+    assert whole.landed["gpu"].stored == 60
     for table in ("gpu", "inventory", "quality"):
         order = [*TABLES[table].entity, "ts"]
         assert lake.read(table).sort(order).equals(full.read(table).sort(order))
@@ -346,8 +364,8 @@ def test_rocm_smi_is_refused_with_what_to_do(tmp_path: Path, name: str, said: st
 def test_what_is_no_capture_is_said(tmp_path: Path) -> None:
     """An exporter's page, Parquet, an empty file, an absent one, a folder: each with what it is or what to do."""
     page = FIXTURES / "nvidia_smi" / "h100-load.metrics.gz"
-    cases = ((page, "--format prometheus"), (_write(tmp_path, b"PAR1xx"), "--format parquet"), (tmp_path / "no", "cannot be read"), (tmp_path, "cannot be read"))  # fmt: skip
-    for path, said in cases:
+    cases = {page: "--format prometheus", tmp_path / "no": "cannot be read", tmp_path: "cannot be read"}
+    for path, said in {**cases, _write(tmp_path, b"PAR1xx"): "--format parquet"}.items():
         with pytest.raises(ConfigError, match=said):
             list(_rcs(tmp_path, [path]))
     for data in (b"", b"\n \n"):
@@ -376,14 +394,14 @@ def _forbidden(_self: Path, *_: object, **__: object) -> None:
     raise PermissionError(13, "Permission denied")
 
 
-@pytest.mark.parametrize("path", [XML[0], XML[7], REPORTS[3]], ids=lambda path: path.name[:30])
-@pytest.mark.parametrize("share", [0.02, 0.3, 0.55, 0.9, 0.999])
+@pytest.mark.parametrize("path", [XML[0], REPORTS[3]], ids=lambda path: path.name[:30])
+@pytest.mark.parametrize("share", [0.02, 0.55, 0.9, 0.999])
 def test_cut_in_the_middle(tmp_path: Path, path: Path, share: float) -> None:
     """Whatever is left of a capture is read; what is not whole is counted, and nothing that is stored is half."""
     whole = _text(path) if path.suffix == ".gz" else path.read_text()
     text = whole[: int(len(whole) * share)]
-    done, lake = _import(tmp_path, _write(tmp_path, text))
-    full, other = _import(tmp_path / "full", path)
+    done, lake = _import(_write(tmp_path, text))
+    full, other = _import(path)
     assert done.ledger.read <= full.ledger.read
     if path.suffix == ".xml":
         assert not lake.exists("gpu")  # its one GPU is not whole
@@ -420,7 +438,7 @@ def test_hostile_xml(tmp_path: Path, text: str, said: str) -> None:
     """Entities, depth, endless values and tags, and broken XML: counted with the reason, nothing expanded or stored,
     and the documents after it are read."""
     good = (FIXTURES / "telegraf_smi" / "rtx-3060-v12.xml").read_text()
-    done, lake = _import(tmp_path, _write(tmp_path, text + "\n</nvidia_smi_log>\n" + good))
+    done, lake = _import(_write(tmp_path, text + "\n</nvidia_smi_log>\n" + good))
     account = " ".join([*done.ledger.notes, *done.ledger.refused])
     assert re.search(said, account)
     gpu = lake.read("gpu")
@@ -434,9 +452,9 @@ def test_a_line_of_a_hundred_megabytes(tmp_path: Path) -> None:
     with path.open("w") as file:
         file.write(HEAD + _row(1, "70 W"))
         for _ in range(100):
-            file.write("x" * (1 << 20))
+            file.write("x" * 1_000_000)
         file.write("\n" + _row(2, "71 W"))
-    done, lake = _import(tmp_path, path)
+    done, lake = _import(path)
     assert lake.read("gpu").sort("ts")["power_w"].to_list() == [70.0, 71.0]
     assert done.ledger.refused["a line longer than 1 million characters"] == 1
 
@@ -451,10 +469,12 @@ def test_a_newer_nvidia_smi(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "2 refused: a name that this version does not know" in " ".join(said.split())
     assert "new names: quantum_state/spin, quantum_state/flavour" in said
     assert "60 in rows of gpu" in " ".join(said.split())
-    text = _text(REPORTS[3]).replace("    Fan Speed ", "    Mood                                               : good\n    Fan Speed ")
-    done, _ = _import(tmp_path / "q", _make(tmp_path / "q", text))
+    text = _text(REPORTS[3]).replace(
+        "    Fan Speed ", "    Mood                                               : good\n    Fan Speed "
+    )
+    done, _ = _import(_make(tmp_path / "q", text))
     assert dict(done.ledger.new_names) == {"mood": 2}
-    done, lake = _import(tmp_path / "v", _make(tmp_path / "v", HEAD.replace("temperature.gpu", "temperament.gpu") + _row(1, "1 W")))
+    done, lake = _import(_write(tmp_path, HEAD.replace("temperature.gpu", "temperament.gpu") + _row(1, "1 W")))
     assert dict(done.ledger.new_names) == {"temperament.gpu": 1}
     assert lake.read("gpu")["power_w"].to_list() == [1.0]
 
@@ -473,6 +493,6 @@ def test_names_move_no_cursor(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_a_time_that_cannot_be(tmp_path: Path, text: str) -> None:
     """The row is refused, counted, and costs no other."""
     bad = _row(1, "1 W").replace("2026/07/14 09:00:01.500", text)
-    done, lake = _import(tmp_path, _write(tmp_path, HEAD + bad + _row(2, "2 W", gpu=1)))
+    done, lake = _import(_write(tmp_path, HEAD + bad + _row(2, "2 W", gpu=1)))
     assert done.ledger.refused["its capture's time cannot be read"] == 7
     assert lake.read("gpu")["power_w"].to_list() == [2.0]

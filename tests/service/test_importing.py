@@ -171,7 +171,8 @@ def test_the_configured_cluster(tmp_path: Path) -> None:
         ("longhorn-sgemm", b"\xff\xfe", ("not UTF-8 text at byte 0",)),
         ("longhorn-sgemm", b"\x1f\x8b\x08broken", ("damaged gzip",)),
         ("longhorn-sgemm", gzip.compress(b"exp")[:-9], ("damaged gzip",)),
-        ("parquet", b"", ("--format parquet", "known: longhorn-sgemm, infinitehbd")),
+        ("rocm", b"", ("--format rocm", "known: nvidia-smi, parquet, csv, longhorn-sgemm, infinitehbd")),
+        ("parquet", b"", ("--format parquet", "needs --map FILE")),
     ],
 )
 def test_a_wrong_file(tmp_path: Path, name: str, data: bytes, said: tuple[str, ...]) -> None:

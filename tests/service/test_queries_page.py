@@ -35,13 +35,14 @@ def _put(lake: Lake, name: str, row: dict[str, Any]) -> None:
     lake.write(name, frame)
 
 
-def _said(gpu: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _said(gpu: str, machine: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """A row of each table that detectors, responders and the normaliser write."""
     about = {"gpu_uuid": gpu, "since": NOW}
     yield "incident", about | {"incident_id": "i", "revision": 0, "state": "open", "cause": "slow_gpu"}
     yield "finding", about | {"finding_id": "f", "detector": "slow", "signal": "clock", "effect": 0.05, "peers": 7}
     yield "action", {"action_id": "a", "responder": "webhook:x", "kind": "notify", "outcome": "done", "attempts": 1}
-    yield "quality", {"table_name": "gpu", "entity": gpu, "field": "fp64_active_ratio", "state": "unsupported"}
+    said = {"table_name": "gpu", "entity": gpu, "field": "fp64_active_ratio", "state": "unsupported"}
+    yield "quality", said | {"node_id": machine}
     yield "round", {"window_s": 30, "machines": 8, "late_machines": 0, "seconds": 0.1}
     for w in range(40):  # a GPU that its job holds and does not use, braked, two thirds unseen
         window = {"ts": NOW - timedelta(seconds=1200 - 30 * w), "gpu_uuid": "g", "samples": 10, "samples_expected": 30}
@@ -59,8 +60,8 @@ def queries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Queries]:
     write(fleet, lake)
     import_file(Config(lake=LakeSection(path=path)), "infinitehbd", TRACE)
     import_file(Config(lake=LakeSection(path=path)), "longhorn-sgemm", SGEMM)
-    gpu = str(lake.read("gpu_1h", columns=["gpu_uuid"])["gpu_uuid"][0])
-    for name, row in _said(gpu):
+    gpu, machine = lake.read("gpu_1h", columns=["gpu_uuid", "node_id"]).row(0)
+    for name, row in _said(gpu, machine):
         _put(lake, name, row)
     made = Queries(lake)
     yield made

@@ -5,6 +5,7 @@
  * Structures are laid out as the public NVML interface has them; nothing here is NVIDIA's code.
  */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -277,6 +278,9 @@ int nvmlInitWithFlags(unsigned flags) {
     (void)flags;
     int code = sys("init", &e);
     if (code) return code;
+    const char *node = getenv("NVML_STANDIN_DEVICE"); /* as a driver's device file: open as long as the process lives */
+    static int held = -1;
+    if (node && held < 0) held = open(node, O_RDONLY);
     for (int g = 0; g < MAX_GPUS; g++) {
         for (int e = 0; e < EPOCHS; e++) devices[g][e] = (device){g, -1, e};
         for (int m = 0; m < MAX_MIG; m++) migs[g][m] = (device){g, m, -1};

@@ -1,0 +1,81 @@
+"""``graynode doctor``: what this node gives, what not, why, what it costs, and what a person should mend.
+
+It reads and never changes: no lock is taken, no topic made, no position moved, nothing sent. Rounds are taken with a
+state folder of its own, as ``graynode agent --dry-run`` does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import structlog
+
+from graynode.collectors import COLLECTORS
+from graynode.collectors.identity import NoIdentity, Roots, resolve
+from graynode.service.config import Config, ConfigError
+from graynode.service.doctor_bus import bus_checks
+from graynode.service.doctor_checks import Check, node_checks
+from graynode.service.doctor_print import as_object, for_person, to_mend
+from graynode.service.doctor_sources import harmless, try_sources
+
+
+def run(
+    config: Config,
+    as_json: bool = False,
+    *,
+    roots: Roots | None = None,
+    say: Callable[[str], None] = print,
+    pause: Callable[[float], None] = time.sleep,
+) -> int:
+    """Look and tell. 0 where all is well, 1 where something is to mend. ``ConfigError`` for an unknown collector."""
+    unknown = [name for name in config.agent.collectors if name not in dict(COLLECTORS)]
+    if unknown:
+        raise ConfigError(f"agent.collectors: no collector {unknown[0]!r}; there are {', '.join(dict(COLLECTORS))}")
+    at = roots or Roots()
+    with tempfile.TemporaryDirectory(prefix="graynode-doctor-") as folder:
+        checks = [*node_checks(config, proc=at.proc, dev=at.dev), *bus_checks(config)]
+        said = config.agent
+        try:
+            machine = resolve(
+                cluster=config.cluster, state_dir=Path(folder), node_id=said.node_id, node=said.node, roots=at
+            )
+        except NoIdentity as none:
+            checks.append(Check("identity", "mend", str(none), "set agent.node_id"))
+            machine = resolve(
+                cluster=config.cluster, state_dir=Path(folder), node_id="unknown", node=said.node or "unknown", roots=at
+            )
+        else:
+            checks.insert(0, identity(machine.node_id, machine.node_id_source))
+        with _quiet():
+            tried = try_sources(harmless(config, Path(folder)), machine, pause=pause)
+    if as_json:
+        say(json.dumps(as_object(machine, checks, tried), indent=2, default=str, ensure_ascii=False))
+    else:
+        for line in for_person(machine, checks, tried):
+            say(line)
+    return 1 if to_mend(checks, tried) else 0
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """What a collector would log, the lines say."""
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
+
+
+def identity(node_id: str, source: str) -> Check:
+    """Where the machine's id comes from; one from an image's machine-id may be shared by clones."""
+    if source == "machine_id":
+        way = "run as root or with CAP_DAC_READ_SEARCH (the SMBIOS UUID is root's alone), or set agent.node_id"
+        return Check("identity", "note", f"{node_id} by machine-id, which clones of one image share", way)
+    return Check("identity", "well", f"{node_id} by {source}")

@@ -1,0 +1,279 @@
+"""``graynode replay``: the whole path over a recording as if it were live, in a folder and under a cluster of its own.
+
+What would have been told, and when, is printed as the recording reaches it. Nothing is sent to anybody, and nothing of
+the site's own lake or bus is touched.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+import structlog
+
+from graynode.collectors.base import CADENCES_S, Machine, NoSource, Round, Row
+from graynode.collectors.replay import Replay
+from graynode.dashboards.explain import one_line
+from graynode.pipeline.lake import Lake, LakeError, LakeTooNew
+from graynode.pipeline.schema import EVENTS, SAMPLES, TABLES
+from graynode.service.config import Config, ConfigError
+from graynode.service.process import stop_on_signals
+from graynode.service.replay_paths import HourPath, LivePath, Revision, Slice, Way, steps_s
+
+CLUSTER: Final = "replay"
+_STARTED: Final = "replay.json"
+_COARSE_S: Final = 30.0
+_LOOK: Final = timedelta(hours=1)
+_LOOK_ROWS: Final = 20_000
+_STEP: Final = timedelta(seconds=30)
+_EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
+_STOPPED: Final = 130
+_DETECTORS: Final = ("rules", "ecc", "links", "pcie", "slow", "thermal", "blind", "forest")
+
+
+def run(
+    config: Config,
+    path: Path | None,
+    *,
+    from_lake: str | None,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    pace: float = 0.0,
+    out: Path = Path("graynode-replay"),
+    cluster: str = "",
+    stop: threading.Event | None = None,
+) -> int:
+    """Replay to the end or until stopped. 0: all of it; 130: stopped. ``ConfigError`` where it cannot begin."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    name = cluster or (f"{config.cluster}-{CLUSTER}" if config.cluster != Config().cluster else CLUSTER)
+    recording = _recording(path, from_lake, since, until, name, out)
+    _claim(out, path or Path(str(from_lake)), name)
+    halt = stop or stop_on_signals()
+    try:
+        return _replay(config, recording, name, pace, out, halt)
+    except (LakeError, LakeTooNew) as error:
+        raise ConfigError(str(error)) from error
+    except NoSource as error:
+        raise ConfigError(f"the recording cannot be read on: {error}") from error
+
+
+def _recording(
+    path: Path | None, from_lake: str | None, since: datetime | None, until: datetime | None, cluster: str, out: Path
+) -> Replay:
+    if (path is None) == (from_lake is None):
+        raise ConfigError("name one recording: a file or folder, or --from-lake LAKE")
+    machine = Machine(cluster, cluster, cluster, "configured", cluster, out)
+    try:
+        if from_lake is None and path is not None:
+            if not path.exists():
+                raise ConfigError(f"{path}: no such file or folder")
+            if path.is_dir() and next(path.glob("**/_delta_log"), None):
+                raise ConfigError(f"{path}: is a lake, whose folders hold what it has replaced too: use --from-lake")
+            return Replay(machine, path, pace=1.0)
+        return Replay(machine, rows=_of_lake(Lake(str(from_lake)), since, until), pace=1.0)
+    except NoSource as error:
+        raise ConfigError(str(error)) from error
+
+
+def _of_lake(lake: Lake, since: datetime | None, until: datetime | None) -> Iterator[tuple[str, Row]]:
+    """Raw rows of a lake, an hour at a time, in order of time."""
+    tables = [t for t, told in TABLES.items() if told.topic in (SAMPLES, EVENTS) and t != "quality" and lake.exists(t)]
+    days = sorted({_day(uri) for table in tables for uri in lake.files(table, since, until)} - {None}, key=str)
+    for day in days:
+        for hour in range(24):
+            start = datetime.fromisoformat(f"{day}T{hour:02}:00:00+00:00")
+            a = max(start, since) if since else start
+            b = min(start + timedelta(hours=1), until) if until else start + timedelta(hours=1)
+            if a < b:
+                yield from _hour(lake, tables, a, b)
+
+
+def _hour(lake: Lake, tables: list[str], since: datetime, until: datetime) -> Iterator[tuple[str, Row]]:
+    rows: list[tuple[str, Row]] = []
+    for table in tables:
+        frame = lake.read(table, since, until)
+        rows += [(table, {k: v for k, v in row.items() if v is not None}) for row in frame.iter_rows(named=True)]
+    yield from sorted(rows, key=lambda entry: entry[1]["ts"])
+
+
+def _day(uri: str) -> str | None:
+    at = uri.find("date=")
+    return uri[at + 5 : at + 15] if at >= 0 else None
+
+
+def _claim(out: Path, recording: Path, cluster: str) -> None:
+    """A folder holds one replay: another would be judged with the memory of the first."""
+    started = out / _STARTED
+    if started.exists():
+        try:
+            told = json.loads(started.read_text("utf-8"))
+        except (OSError, ValueError):
+            told = {}
+        raise ConfigError(
+            f"--out {out}: holds a replay of {told.get('recording', '?')} already; a second one would be judged with "
+            "the memory of the first: name another folder, or remove this one"
+        )
+    if out.exists() and any(out.iterdir()):
+        raise ConfigError(f"--out {out}: is not empty; a replay makes a lake of its own: name a new folder")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        started.write_text(json.dumps({"recording": str(recording), "cluster": cluster}) + "\n", "utf-8")
+    except OSError as error:
+        raise ConfigError(f"--out {out}: cannot be written: {error.strerror or error}") from error
+
+
+def _replay(config: Config, recording: Replay, cluster: str, pace: float, out: Path, halt: threading.Event) -> int:
+    time = _Time(recording, cluster)
+    first = time.look()
+    if time.start is None:
+        raise ConfigError(f"the recording holds no row with a time{_refused(recording)}")
+    spacings = list(steps_s(_joined(first)))
+    step_s = median(spacings) if spacings else 1.0
+    way: Way
+    if step_s >= _COARSE_S:
+        way = HourPath(out, cluster, _DETECTORS, config.detect.resolve_after_s, step_s)
+    else:
+        way = LivePath(out, cluster, time.start, _DETECTORS, config.detect.resolve_after_s)
+    windows = "hours" if step_s >= _COARSE_S else "30 s windows"
+    print(
+        f"from {time.start:%Y-%m-%d %H:%M:%S} UTC, a sample every {step_s:g} s, judged in {windows}, cluster {cluster!r}"
+    )
+    screen = _Screen()
+    try:
+        for end, rows in time.slices(first, way.slice_s):
+            screen.show(way.take(rows, end))
+            if halt.wait(way.slice_s / pace if pace else 0.0):
+                break
+        else:
+            screen.show(way.finish())
+    finally:
+        way.close()
+    stopped = halt.is_set()
+    _say_end(time, screen, out, recording, stopped)
+    return _STOPPED if stopped else 0
+
+
+class _Time:
+    """The recording in slices that end on whole windows."""
+
+    def __init__(self, recording: Replay, cluster: str) -> None:
+        self._recording, self._cluster = recording, cluster
+        self.start: datetime | None = None
+        self.end: datetime | None = None
+        self.rows = 0
+
+    def look(self) -> list[tuple[datetime, Slice]]:
+        """The beginning, until it shows how far apart its samples are."""
+        found: list[tuple[datetime, Slice]] = []
+        rows = self._until(_EPOCH)
+        for some in rows.values():
+            self.start = min(filter(None, (self.start, some[0]["ts"])))
+        if self.start is None:
+            return found
+        at = self._aligned(self.start, 30)
+        found.append((at, rows))
+        while not self._recording.finished and at - self.start < _LOOK and self.rows < _LOOK_ROWS:
+            at += _STEP
+            found.append((at, self._until(_EPOCH + (at - self.start))))
+            if next(steps_s(_joined(found)), None) is not None:
+                break
+        return found
+
+    def slices(self, first: list[tuple[datetime, Slice]], length_s: int) -> Iterator[tuple[datetime, Slice]]:
+        """Ends and rows of slices of that length, with what ``look`` has taken; empty ones too."""
+        assert self.start is not None  # noqa: S101 (there is a first row; narrows the type)
+        waiting = dict(_joined(first))
+        end = self._aligned(self.start, length_s)
+        while True:
+            for table, some in self._until(_EPOCH + (end - self.start)).items():
+                waiting[table] = [*waiting.get(table, ()), *some]
+            now = {t: [r for r in some if r["ts"] < end] for t, some in waiting.items()}
+            waiting = {t: kept for t, some in waiting.items() if (kept := [r for r in some if r["ts"] >= end])}
+            yield end, {table: some for table, some in now.items() if some}
+            self.end = end
+            if self._recording.finished and not waiting:
+                return
+            end += timedelta(seconds=length_s)
+
+    def _until(self, virtual: datetime) -> dict[str, list[Row]]:
+        """All rows up to that moment of the recording, which began at ``_EPOCH``; under the replay's own cluster."""
+        found: dict[str, list[Row]] = {}
+        while True:
+            some = self._recording.collect(Round(virtual, frozenset(CADENCES_S)))
+            if not some:
+                break
+            for table, rows in some.items():
+                self.rows += len(rows)
+                found.setdefault(table, []).extend({**row, "cluster": self._cluster} for row in rows)
+        return found
+
+    @staticmethod
+    def _aligned(moment: datetime, length_s: int) -> datetime:
+        """The end of the window that holds it."""
+        return datetime.fromtimestamp(moment.timestamp() // length_s * length_s + length_s, UTC)
+
+
+def _joined(slices: list[tuple[datetime, Slice]]) -> dict[str, list[Row]]:
+    joined: dict[str, list[Row]] = {}
+    for _, rows in slices:
+        for table, some in rows.items():
+            joined.setdefault(table, []).extend(some)
+    return joined
+
+
+class _Screen:
+    """A line for each thing that would have been told: opened, worse or better, ended."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, tuple[Any, ...]] = {}
+        self.opened = 0
+
+    def show(self, revisions: list[Revision]) -> None:
+        for revision in revisions:
+            said = tuple(revision[key] for key in ("state", "severity", "title"))
+            before = self._said.get(revision["incident_id"])
+            if before is not None and before[1:] == said[1:] and revision["state"] != "resolved":
+                continue
+            self.opened += before is None
+            self._said[revision["incident_id"]] = said
+            print(f"{revision['updated_ts'] or revision['ts']:%Y-%m-%d %H:%M:%S}  {one_line(revision)}", flush=True)
+
+    @property
+    def open(self) -> int:
+        """Incidents that were not over."""
+        return sum(said[0] != "resolved" for said in self._said.values())
+
+
+def _refused(recording: Replay) -> str:
+    told = ", ".join(f"{count:,} {why}" for why, count in recording.refused.most_common(5))
+    return f"; not taken: {told}" if told else ""
+
+
+def _say_end(time: _Time, screen: _Screen, out: Path, recording: Replay, stopped: bool) -> None:
+    reached = f"{time.end:%Y-%m-%d %H:%M:%S}" if time.end else "its beginning"
+    print(f"{'stopped' if stopped else 'over'} at {reached} UTC: {time.rows:,} rows, {screen.opened} incidents told, "
+          f"{screen.open} open at the end{_refused(recording)}")  # fmt: skip
+    question = "select * from incident_now"
+    print(f'ask it: graynode sql --lake {out / "lake"} -c "{question}"')
+
+
+def moment(option: str, text: str) -> datetime | None:
+    """A date or time in ISO 8601, UTC where it names no zone; empty: none."""
+    if not text:
+        return None
+    try:
+        told = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(f"{option} {text}: a date or time such as 2026-09-01 or 2026-09-01T12:00Z") from None
+    return told.replace(tzinfo=UTC) if told.tzinfo is None else told
+
+
+def run_asked(config: Config, path: Path | None, *, since: str, until: str, **asked: Any) -> int:  # noqa: ANN401
+    """The same as the command line gives it."""
+    return run(config, path, since=moment("--since", since), until=moment("--until", until), **asked)
