@@ -7,7 +7,7 @@ KILLS ?= 5
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help dev run test test-long check bench bench-demo docs wheel wheel-test lock clean
+.PHONY: help dev run test test-long check bench bench-demo docs wheel steps-wheel wheel-test lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -56,6 +56,11 @@ bench-demo: .venv/.server ## what is found in the demonstration's fleet, against
 wheel: .venv/.server ## build the wheel into dist/
 	rm -rf build dist
 	$(PY) -m build --no-isolation --wheel --outdir dist .
+
+steps-wheel: .venv/.server ## build graynode-steps, the one-file client of step times, into dist/
+	rm -rf build/steps && mkdir -p build/steps && cp deploy/steps/pyproject.toml LICENSE build/steps
+	cp collectors/steps.py build/steps/graynode_steps.py
+	$(PY) -m build --no-isolation --wheel --outdir dist build/steps
 
 wheel-test: wheel ## install the wheel where there are no sources and use it
 	$(PY) -I tests/wheel_test.py dist/*.whl

@@ -178,9 +178,8 @@ def report(given: argparse.Namespace, done: dict[str, Any], alone: dict[str, flo
     print(f"versions  Python {platform.python_version()}, " + ", ".join(f"{n} {version(n)}" for n in libraries))
     print(f"command   {shlex.join(['python', *sys.argv])}")
     print(f"fleet     {given.targets} targets, {done['up']} up, {GPUS} GPUs each, page of {size / 1024:.1f} KiB")
-    print(
-        f"pages     {pages} in {done['wall_s']:.0f} s, {done['messages']} messages of {kib:.1f} KiB, {done['dropped']} dropped"
-    )
+    print(f"pages     {pages} in {done['wall_s']:.0f} s")
+    print(f"messages  {done['messages']} of {kib:.1f} KiB, {done['dropped']} dropped")
     print(f"values    {done['read']} read, {done['stored']} stored, {done['bad']} bad lines, {done['misfits']} misfits")
     print(f"CPU       {1e3 * cpu_s / pages:.2f} ms a page ({done['user_s']:.1f} s user, {done['system_s']:.1f} system)")
     print(f"rate      {pages / cpu_s:.0f} pages a second on one core")

@@ -170,7 +170,7 @@ _WITHOUT_ID: Final[Mapping[str, str]] = {
 _IN_MIB: Final = range(250, 254)
 _FLAGS: Final = frozenset({392})
 _OF_INSTANCE: Final = frozenset((*_IN_MIB, *_PROFILING_NAMES))
-"""What DCGM measures per GPU instance; FACTS: 1005 has entity scope GPU instance, framebuffer has MIG scope."""
+"""What DCGM measures per GPU instance; of everything else it repeats what it measures of the GPU."""
 
 
 def names_of(dcgm: int) -> tuple[str, ...]:

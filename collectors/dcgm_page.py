@@ -81,6 +81,10 @@ class PageReader(Generic[Name, Series]):
                 self._add(name, known, value, line, got)
         return got
 
+    def forget(self) -> None:
+        """Ask for every label set again."""
+        self._series.clear()
+
     def _met_first(self, line: bytes, got: Page[Name, Series]) -> None:
         """A line of which not everything is known."""
         line = line.strip()

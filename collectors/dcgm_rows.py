@@ -22,6 +22,11 @@ Names = MutableMapping[bytes, Metric]
 
 _MOST_GPUS: Final = 1024
 _MOST_FOREIGN: Final = 512
+"""Names told per exporter."""
+_MOST_COUNTED: Final = 4096
+_OTHERS: Final = "(other names)"
+_LONGEST: Final = 200
+"""Characters of a name that is counted."""
 _TOO_MANY: Final = "more GPUs than one node has"
 _OLD_MS: Final = 120_000
 """A line with a time of its own that is older was not measured now."""
@@ -47,6 +52,11 @@ class Tally:
     """Pages that were the page before again; nothing of them is in ``read``."""
     bad_lines: int = 0
     """Lines that cannot be read; not in ``read``."""
+
+    def leave_out(self, foreign: Counter[str]) -> None:
+        """Count what fills no field; names without end are counted together."""
+        for name, count in foreign.items():
+            self.foreign[name if name in self.foreign or len(self.foreign) < _MOST_COUNTED else _OTHERS] += count
 
 
 class Series:
@@ -134,7 +144,7 @@ class PageRows:
         for metric, series, value, stamp in got.samples:
             gpu, parent = series.gpu, series.parent
             if gpu is None or isinstance(metric, Foreign):
-                foreign[series.reason or metric_name(metric)] += 1
+                foreign[(series.reason or metric_name(metric))[:_LONGEST]] += 1
                 continue
             lifted = parent is not None and not metric.of_instance
             if lifted and parent is not None:
@@ -208,7 +218,9 @@ class PageRows:
                     gpu.inventory = (of.model, of.bus, of.profile)
                     told.inventory.append(_mig_inventory(gpu))
         for uuid, known in parts.items():
-            whole = self._gpus[uuid, None]
+            whole = self._gpus.get((uuid, None))
+            if whole is None:  # forgotten between two lines of a page with too many
+                continue
             of, profiles = whole.about, ",".join(profile for _, profile in sorted(known))
             if whole.inventory != (of, profiles):
                 whole.inventory = (of, profiles)
@@ -229,7 +241,7 @@ class PageRows:
 
     def _tell_foreign(self, foreign: Counter[str], told: Told) -> None:
         """What the page has and the contract has not: counted, and each told once."""
-        self.tally.foreign.update(foreign)
+        self.tally.leave_out(foreign)
         for name, count in foreign.items():
             if name not in self._told_foreign and len(self._told_foreign) < _MOST_FOREIGN:
                 self._told_foreign.add(name)
@@ -242,6 +254,8 @@ class PageRows:
         if isinstance(of, str):
             return Series(None, None, None, of)
         if (of.uuid, of.instance) not in self._gpus and len(self._gpus) >= _MOST_GPUS:
+            self._forget_gone()
+        if (of.uuid, of.instance) not in self._gpus and len(self._gpus) >= _MOST_GPUS:
             return Series(None, None, None, _TOO_MANY)
         gpu = self._gpus.setdefault((of.uuid, of.instance), Gpu(of))
         gpu.about = of._replace(job=None)
@@ -251,6 +265,13 @@ class PageRows:
         parent = self._gpus.setdefault((of.uuid, None), Gpu(whole))
         parent.about = whole
         return Series(gpu, parent, of.job)
+
+    def _forget_gone(self) -> None:
+        """Make room: MIG instances come and go for months."""
+        kept = {key: gpu for key, gpu in self._gpus.items() if not gpu.gone}
+        if len(kept) < len(self._gpus):
+            self._gpus = kept
+            self._reader.forget()
 
 
 def _mig_inventory(gpu: Gpu) -> Row:

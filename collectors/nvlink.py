@@ -3,7 +3,8 @@
 Read in the NVML child with the rest of their GPU (``nvlink_reading``). Resolution: states are looked at every 10 s;
 from the look that finds a link down, or an Xid of a link, every second until all is well (at most ten minutes, then
 every 10 s again). So an outage is counted from the look that found it: its end is exact to 1 s and its beginning to
-10 s, and one that falls between two looks is not seen at all, for no counter of NVLink tells it.
+10 s, and one that falls between two looks is not seen at all, for no counter of NVLink tells it. With
+``agent.nvlink_watch_s = 1`` every look is a second after the last.
 
 A link that was never active has no partner: it is not down. After a boot, a load of the driver or a reset, links
 train: until a link is active again, or ``GRACE_S`` have passed, that is no outage (214 of 288 nodes were once
@@ -13,7 +14,7 @@ reported for it).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -28,7 +29,7 @@ from graynode.collectors.state_file import StateFile
 
 GRACE_S: Final = 600.0
 """As the rules' own grace after boot: links and fabrics come up within minutes."""
-_GAP_S: Final = 2.5 * LOOK_S
+_LOOKS_APART: Final = 2.5
 """One missed look is tolerated, as for ports."""
 _WATCH_S: Final = 600.0
 _HEARD_S: Final = 60.0
@@ -58,10 +59,14 @@ class _Gpu:
 
 
 class NvLinks:
-    """The links of this node's GPUs. ``load`` is the driver load id; what is remembered survives a restart."""
+    """The links of this node's GPUs. ``load`` is the driver load id; what is remembered survives a restart.
 
-    def __init__(self, machine: Machine, load: int) -> None:
-        self._machine, self._load = machine, load
+    ``watch_s`` 1 looks at states every second: outages of a second are seen, at the price of as many more calls.
+    """
+
+    def __init__(self, machine: Machine, load: int, watch_s: int = LOOK_S) -> None:
+        self._machine, self._load, self._watch_s = machine, load, watch_s
+        self._gap_s = _LOOKS_APART * watch_s
         self._file = StateFile(machine.state_dir / "nvlink.json")
         self._gpus: dict[str, _Gpu] = {}
         self._restored: datetime | None = None
@@ -74,7 +79,7 @@ class NvLinks:
         for gpu in self._gpus.values() if uuid is None else [self._gpus[uuid]] if uuid in self._gpus else []:
             gpu.grace_until = None
             for link in gpu.links.values():
-                link.training, link.last_s = bool(link.seen and link.seen.expected), None
+                link.training = bool(link.seen and link.seen.expected)
         if uuid is None:
             self._restored = None
 
@@ -88,9 +93,13 @@ class NvLinks:
         gpu = self._gpus.get(uuid)
         if gpu is None:
             return False
-        return at_s - gpu.heard_s < _HEARD_S or any(
-            link.seen is not None and link.seen.outage_s is not None and link.seen.outage_s < _WATCH_S
-            for link in gpu.links.values()
+        return (
+            self._watch_s < LOOK_S
+            or at_s - gpu.heard_s < _HEARD_S
+            or any(
+                link.seen is not None and link.seen.outage_s is not None and link.seen.outage_s < _WATCH_S
+                for link in gpu.links.values()
+            )
         )
 
     def tell(self, known: Known, read: wire.Read, due: frozenset[int], at_s: float, teller: Teller) -> None:
@@ -127,11 +136,12 @@ class NvLinks:
         elapsed = self._elapsed(link, at_s, ts)
         link.last_s = at_s
         if link.training:
-            return self._trained(gpu, link, state, ts)
+            change = self._trained(gpu, link, state, ts)
+            return replace(change, unseen_s=elapsed) if elapsed > self._gap_s else change
         if link.seen is None:
             link.seen, change = first_look(state, {}, expected=False)
         else:
-            link.seen, change = next_look(link.seen, state, {}, elapsed, gap_s=_GAP_S)
+            link.seen, change = next_look(link.seen, state, {}, elapsed, gap_s=self._gap_s)
         return change
 
     def _trained(self, gpu: _Gpu, link: _Link, state: str, ts: datetime) -> Change:

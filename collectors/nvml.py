@@ -18,6 +18,7 @@ from graynode.collectors.base import Machine, NoSource, Round, Row, Rows, utc_no
 from graynode.collectors.context import JobContext
 from graynode.collectors.nvlink import NvLinks
 from graynode.collectors.nvlink_fields import EVERY as LINKS
+from graynode.collectors.nvlink_fields import LOOK_S
 from graynode.collectors.nvml_absence import refuse
 from graynode.collectors.nvml_blind import Blindness, LettingGo
 from graynode.collectors.nvml_driver_load import DriverLoad
@@ -26,7 +27,7 @@ from graynode.collectors.nvml_patience import Patience
 from graynode.collectors.nvml_plausible import EVERY
 from graynode.collectors.nvml_presence import Known, Presence, pci_gpus, said
 from graynode.collectors.nvml_rows import XID, Teller
-from graynode.collectors.nvml_samples import Told, pids_of
+from graynode.collectors.nvml_samples import Told, mig_of, pids_of
 from graynode.collectors.nvml_session import Outcome, Session
 from graynode.collectors.release import Release
 from graynode.collectors.switches import Switches
@@ -59,6 +60,7 @@ class Nvml:
         now: Callable[[], datetime] = utc_now,
         context: JobContext | None = None,
         switches: Switches | None = None,
+        nvlink_watch_s: int = LOOK_S,
     ) -> None:
         self._machine, self.deadline_s, self._monotonic, self._now = machine, deadline_s, monotonic, now
         self._context, switched = context or JobContext(), switches or Switches()
@@ -67,7 +69,7 @@ class Nvml:
         self._session = Session(self._every, env, patience or Patience(), monotonic, links)
         self._load = DriverLoad(machine, now())
         self._presence = Presence(machine.sys)
-        self._links = NvLinks(machine, self._load.current)
+        self._links = NvLinks(machine, self._load.current, nvlink_watch_s)
         self._told = Told(switched)
         self._blindness = Blindness(self._presence, monotonic)
         self._letting_go = LettingGo(Release(machine.state_dir), self._session, self._presence)
@@ -219,6 +221,7 @@ class Nvml:
         self._blindness.end(teller)
         self._letting_go.measured(teller)
         self._context.set_pids(pids_of(answer, self._slots, self._context.pids))
+        self._context.set_mig(mig_of(answer, self._slots, self._context.mig))
         for read in answer.reads:
             self._one(read, due, teller)
         if not outcome.back:  # otherwise the next child will tell

@@ -9,7 +9,7 @@ from graynode.collectors.nvml_absence import way_out
 from graynode.collectors.nvml_presence import Presence
 from graynode.collectors.nvml_rows import Teller
 from graynode.collectors.nvml_session import Outcome, Session
-from graynode.collectors.release import PLANNED, Release, Request
+from graynode.collectors.release import PLANNED, Release, Request, one_line
 
 _ALL_GPUS: Final = "*"
 
@@ -85,15 +85,15 @@ class LettingGo:
         again, self._running = self._running is not None, request
         self._session.close()
         until = request.until.isoformat() if request.until else None
-        details = {"until": until, "reason": request.why or None, "by": request.by or None, "again": again or None}
-        why = f" for {request.why}" if request.why else ""
-        teller.event("nvml_released", f"NVML is let go of until {until}{why}", details=details)
+        what_for, by = one_line(request.why), one_line(request.by)
+        details = {"until": until, "reason": what_for or None, "by": by or None, "again": again or None}
+        told = f"NVML is let go of until {until}{f': {what_for}' if what_for else ''}"
+        teller.event("nvml_released", told, details=details)
         if again:
             return
-        reason = f"{PLANNED}NVML is let go of until {until}{f': {request.why}' if request.why else ''}"
         well = [k.entity for k in self._presence.gpus.values() if k.state in ("well", "blind")] or [_ALL_GPUS]
         for entity in well:
-            teller.quality(entity, "*", "paused", reason)
+            teller.quality(entity, "*", "paused", f"{PLANNED}{told}")
         self._owed = set(well)
 
     def _end(self, request: Request, teller: Teller) -> None:

@@ -16,7 +16,7 @@ import pynvml
 from pynvml import NVMLError
 
 from graynode.collectors.nvml_fields import GPU_NOT_FOUND, MIG_CALLS, PROCESSES
-from graynode.collectors.nvml_gpu import GpuTrouble, Readings, Watch
+from graynode.collectors.nvml_gpu import GpuTrouble, NvmlGone, Readings, Watch
 from graynode.collectors.nvml_wire import Part, mark
 
 _FIND: Final = 10
@@ -31,6 +31,7 @@ class _Instance:
 
     profile: str
     handles: tuple[int, ...]
+    uuids: list[str]
     first: Readings
     others: Sequence[Readings]
 
@@ -58,9 +59,7 @@ class Parts:
         for gi, one in list(self._found.items()):
             try:
                 parts.append(self._read(gi, one, due))
-            except GpuTrouble as trouble:
-                if trouble.code != GPU_NOT_FOUND:
-                    raise
+            except (GpuTrouble, NvmlGone):  # said of a handle that leads nowhere: the GPU's own calls decide about it
                 self._let_go(gi)
         return parts
 
@@ -80,7 +79,7 @@ class Parts:
         errors = one.first.take_changed()
         if not values and errors and set(errors.values()) <= _GONE:
             raise GpuTrouble(GPU_NOT_FOUND, "MIG instance")
-        return Part(gi, one.profile, values, errors, pids)
+        return Part(gi, one.profile, values, errors, pids, one.uuids if _FIND in due else [])
 
     def _find(self) -> None:
         self.changed = False
@@ -97,7 +96,7 @@ class Parts:
         first, *others = handles
         own = Readings(first, self._slot, self._every, self._watch, MIG_CALLS, parent=self._parent, gi=gi)
         more = [Readings(h, self._slot, self._every, self._watch, (PROCESSES,), gpm=False) for h in others]
-        return _Instance(_profile(first), _addresses(handles), own, more)
+        return _Instance(_profile(first), _addresses(handles), [u for u in map(_uuid, handles) if u], own, more)
 
     def _handles(self) -> dict[int, list[Any]]:
         """Handles by GPU instance, one for each compute instance."""
@@ -124,6 +123,13 @@ class Parts:
 
 def _addresses(handles: Sequence[Any]) -> tuple[int, ...]:
     return tuple(ctypes.cast(h, ctypes.c_void_p).value or 0 for h in handles)
+
+
+def _uuid(handle: Any) -> str:
+    try:
+        return str(pynvml.nvmlDeviceGetUUID(handle))
+    except NVMLError:
+        return ""
 
 
 def _profile(handle: Any) -> str:

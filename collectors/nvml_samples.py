@@ -100,6 +100,16 @@ def pids_of(
     return found
 
 
+def mig_of(answer: wire.Answer, slots: Mapping[int, Known], before: Mapping[str, GpuKey]) -> Mapping[str, GpuKey]:
+    """Which MIG device is which instance. What was not told in this round is as ``before``, while it is there."""
+    here: dict[GpuKey, list[str]] = {}
+    for read in answer.reads:
+        if read.slot in slots and not read.trouble:
+            here |= {GpuKey(slots[read.slot].gpu.uuid, str(part.gi)): part.uuids for part in read.parts}
+    kept = {uuid: key for uuid, key in before.items() if key in here and not here[key]}
+    return kept | {uuid: key for key, uuids in here.items() for uuid in uuids}
+
+
 def _learn(known: Known, read: wire.Read, at_s: float, teller: Teller) -> None:
     """Keep the state of fields, tell what changed, and take out of the values what cannot be."""
     mig = read.values.get("mig_mode", known.mig) == 1

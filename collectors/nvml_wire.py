@@ -98,13 +98,15 @@ class Happenings(Struct, array_like=True, tag="events"):
 
 
 class Part(Struct, array_like=True):
-    """Readings of one MIG instance: a GPU instance by its id. ``pids`` is null where nobody knows."""
+    """Readings of one MIG instance: a GPU instance by its id. ``pids`` is null where nobody knows; ``uuids`` of its
+    compute instances, by which schedulers call them, come with the 10 s class."""
 
     gi: int
     profile: str
     values: dict[str, int | float]
     errors: dict[str, int] = {}
     pids: list[int] | None = None
+    uuids: list[str] = []
 
 
 class Link(Struct, array_like=True):

@@ -8,6 +8,8 @@ that folder may not blind the agent either.
 
 from __future__ import annotations
 
+import os
+import uuid
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -42,10 +44,17 @@ class Answer(msgspec.Struct, frozen=True):
 
 def write(path: Path, content: msgspec.Struct) -> None:
     """Put the file in place whole. ``OSError`` where that is not allowed."""
-    beside = path.with_name(path.name + ".new")
-    beside.write_bytes(msgspec.json.encode(content))
-    beside.chmod(0o644)  # root asks, and the agent is a user of its own
-    beside.replace(path)
+    beside = path.with_name(f"{path.name}.{uuid.uuid4().hex}.new")
+    # root writes into a folder of the agent's user: a name that nobody can have prepared, and no link is followed
+    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            file.write(msgspec.json.encode(content))
+            os.fchmod(file.fileno(), 0o644)  # root asks, and the agent is a user of its own
+        beside.replace(path)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
 
 
 def read_request(path: Path) -> Request | None:
@@ -102,6 +111,11 @@ class Release:
         except OSError as error:
             return f"{self._answer} cannot be written: {error.strerror}"
         return None
+
+
+def one_line(text: str) -> str:
+    """What somebody wrote, as part of a line for others: no control characters, at most 200 characters."""
+    return "".join(c if c.isprintable() else " " for c in text[:200]).strip()
 
 
 def _runs(request: Request, now: datetime) -> bool:

@@ -259,7 +259,7 @@ def _of_sacct(fields: list[str]) -> Job | None:
     if not job_id:
         return None
     state, own_word = _state([record["State"].partition(" ")[0]])  # "CANCELLED by 1000"
-    code, signal = _exit_pair(record["ExitCode"])
+    code, signal = _exit_pair(record["ExitCode"]) if state in ENDED else (None, None)
     shown = record["JobID"]
     return Job(
         str(job_id), state, shown if shown != str(job_id) and len(shown) < 64 else None, own_word,

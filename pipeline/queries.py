@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 import duckdb
 import pyarrow as pa
 
-from graynode.pipeline import identity_views, quality_views
+from graynode.pipeline import identity_views, job_views, quality_views
 from graynode.pipeline.schema import TABLES, Table, Type
 
 _SQL_TYPES: Final[Mapping[Type, str]] = {
@@ -44,7 +44,7 @@ _NOW: Final[Mapping[str, tuple[str, str, str]]] = {
 }
 """Change logs as of their latest row."""
 
-_VIEWS: Final = {**identity_views.VIEWS, **quality_views.VIEWS}
+_VIEWS: Final = {**identity_views.VIEWS, **quality_views.VIEWS, **job_views.VIEWS}
 _MACROS: Final = {**identity_views.MACROS, **quality_views.MACROS}
 
 _ALLOWED: Final = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)

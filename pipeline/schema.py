@@ -454,7 +454,7 @@ _HOST_FIELDS: Final = (
     _text("driver_kind", "open or proprietary kernel module", every_s=60),
     _text("bios_version", "system firmware version", every_s=60),
     _text("product_name", "system product name", every_s=60),
-    _text("node_id_source", "where node_id came from: configured, instance_id, smbios or machine_id", every_s=60),
+    _text("node_id_source", "where node_id came from: configured, instance_id, smbios, machine_id; exporter where only its exporter's address is known", every_s=60),
     _state("clock_synced", "1 when the kernel says that the clock is disciplined", lo=0, hi=1, every_s=10),
     _gauge_d("clock_offset_s", "the kernel's own estimate of its offset", unit="s", every_s=10),
     _gauge_d("clock_skew_s", "this clock minus the bus's clock, where a broker gives one", unit="s", every_s=10),

@@ -35,7 +35,12 @@ Make = Callable[[Any, Given], Collector]
 
 def _nvml(class_: Any, given: Given) -> Collector:
     fields = given.config.fields
-    made: Collector = class_(given.machine, context=given.context, switches=switches(fields.off, fields.every))
+    made: Collector = class_(
+        given.machine,
+        context=given.context,
+        switches=switches(fields.off, fields.every),
+        nvlink_watch_s=given.config.agent.nvlink_watch_s,
+    )
     return made
 
 

@@ -191,6 +191,9 @@ def import_(
     lake: Annotated[str | None, typer.Option(help="Lake to import into, instead of the configured one.")] = None,
     map_: Annotated[Path | None, typer.Option("--map", help="Map of a parquet or csv file (docs/import.md).")] = None,
     node: Annotated[str, typer.Option(help="Host that an nvidia-smi file comes from, where it does not say.")] = "",
+    node_id: Annotated[
+        str, typer.Option(help="Its node_id, where an agent runs there now; else made of its name.")
+    ] = "",
     zone: Annotated[str, typer.Option(help="Time zone of an nvidia-smi file: its times name none.")] = "UTC",
     at: Annotated[str | None, typer.Option(help="Time of a file that has none, ISO 8601; default its mtime.")] = None,
     query: Annotated[str, typer.Option(help="What --query-gpu asked, for its CSV without header.")] = "",
@@ -227,7 +230,7 @@ def import_(
         }
         asked |= {"user": user, "password_file": password_file, "token_file": token_file, "ca_file": ca_file}
         _call("prometheus_command", loaded, paths or [], step, samples=samples, function="run_asked", **asked)
-    said = {"map_path": map_, "node": node, "zone": zone, "at": at, "query": query, "step": step}
+    said = {"map_path": map_, "node": node, "node_id": node_id, "zone": zone, "at": at, "query": query, "step": step}
     _call("importing", loaded, format_.value, paths or [], function="run_asked", **said)
 
 

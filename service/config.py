@@ -45,6 +45,7 @@ class Agent(Section, frozen=True):
     metrics_listen: str = "127.0.0.1:9401"
     kmsg: Path = Path("/dev/kmsg")
     kernel_log_format: Literal["kmsg", "dmesg", "journal"] = "kmsg"
+    nvlink_watch_s: Literal[1, 10] = 10
 
 
 class Slurm(Section, frozen=True):

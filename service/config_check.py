@@ -34,8 +34,23 @@ def find_problems(config: Config) -> Iterator[str]:
         yield from _unwritable(key, folder)
     if (config.dcgm.targets or config.dcgm.fleet or config.dcgm.fleet_files) and "dcgm" not in config.agent.collectors:
         yield "dcgm: targets are named, but agent.collectors has no 'dcgm': nothing reads them; add it there"
+    yield from _jobs(config)
     if "://" not in config.lake.path:
         yield from _unwritable("lake.path", Path(config.lake.path))
+
+
+def _jobs(config: Config) -> Iterator[str]:
+    for key in ("conf", "completion_log"):
+        path: Path | None = getattr(config.slurm, key)
+        if path is not None:
+            yield from _unreadable(f"slurm.{key}", path)
+    if config.slurm.job_mapping_dir is not None and not config.slurm.job_mapping_dir.is_dir():
+        yield f"slurm.job_mapping_dir = {config.slurm.job_mapping_dir}: no such folder; a prolog has to make it"
+    if config.steps.socket is not None:
+        yield from _unwritable("steps.socket", config.steps.socket.parent)
+    for pattern in config.job_log.paths:
+        if not pattern.startswith("/"):
+            yield f"job_log.paths = {pattern!r}: not an absolute path; begin it with /"
 
 
 def _unreadable(key: str, path: Path) -> Iterator[str]:

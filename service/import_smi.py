@@ -18,16 +18,9 @@ from graynode.service.import_formats import NotThisFormat
 from graynode.service.import_landing import Landed, land_rows
 from graynode.service.import_reading import hash_of, opened_text, position
 from graynode.service.import_smi_capture import Capture
-from graynode.service.import_smi_record import (
-    Ledger,
-    Row,
-    Sifted,
-    Told,
-    Where,
-    rows,
-    sift,
-    spend_shared,
-)
+from graynode.service.import_smi_ledger import Ledger
+from graynode.service.import_smi_record import Row, Told, Where, rows, spend_shared
+from graynode.service.import_smi_sift import Sifted, sift
 from graynode.service.import_smi_split import Splitter
 from graynode.service.import_smi_time import Clock, instant_of, zone_of
 from graynode.service.import_windows import Brought
@@ -44,6 +37,7 @@ class Asked:
     the spacing of samples, where their number cannot tell it."""
 
     node: str = ""
+    node_id: str = ""
     zone: str = "UTC"
     at: str | None = None
     query: str = ""
@@ -77,8 +71,10 @@ def import_file(
     refuse_others(path)
     clock = Clock(zone_of(asked.zone), _otherwise(path, asked), now)
     file_id = hash_of(path)
-    where = Where(cluster, asked.node, file_id, "nvidia-smi")
-    mark = "/".join(("import/nvidia-smi", cluster, file_id, asked.node, asked.zone, asked.at or "", asked.query))
+    where = Where(cluster, asked.node, asked.node_id, file_id, "nvidia-smi")
+    mark = "/".join(
+        ("import/nvidia-smi", cluster, file_id, asked.node, asked.node_id, asked.zone, asked.at or "", asked.query)
+    )
     out = Outcome()
     for number, piece in enumerate(_pieces(path, asked, clock, where, out, told, piece_rows), 1):
         for name in TABLES:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from graynode.service.import_smi_fields import Form
-from graynode.service.import_smi_record import Device, Reading
+from graynode.service.import_smi_ledger import Reading
+from graynode.service.import_smi_record import Device
 
 LONGEST: Final = 1 << 20
 """Characters of a line; the longest real one (a header of 214 columns) has 8 thousand."""

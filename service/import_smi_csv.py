@@ -8,7 +8,8 @@ from typing import Final
 
 from graynode.service.import_smi_capture import Capture
 from graynode.service.import_smi_fields import entries
-from graynode.service.import_smi_record import Device, Ledger
+from graynode.service.import_smi_ledger import Ledger
+from graynode.service.import_smi_record import Device
 from graynode.service.import_smi_unused import unused
 
 _UNIT: Final = re.compile(r" \[[^\]]{1,12}\]$")
@@ -24,6 +25,8 @@ def names_of(line: str) -> list[str] | None:
 
     At least two names, all of them words, and most of them known.
     """
+    if not line[:1].isalpha():  # a row begins with a number, mostly its time
+        return None
     cells = [_UNIT.sub("", cell.strip()) for cell in line.split(",")]
     if len(cells) < 2 or not all(_NAME.fullmatch(cell) for cell in cells):
         return None

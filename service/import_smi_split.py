@@ -12,8 +12,8 @@ from typing import Final, TextIO
 
 from graynode.service.import_smi_capture import LONGEST, Capture
 from graynode.service.import_smi_csv import CsvReader, canonical, names_of
-from graynode.service.import_smi_record import Ledger
-from graynode.service.import_smi_text import BEGIN, TextReader
+from graynode.service.import_smi_ledger import Ledger
+from graynode.service.import_smi_text import BEGIN, TextReader, ends
 from graynode.service.import_smi_xml import XmlReader
 
 _TITLE: Final = re.compile(r"^# (.{1,60}?) :: (.{1,60}?)(?: \(.*)?$")
@@ -72,8 +72,11 @@ class Splitter:
             self._text = TextReader(self._ledger)
         elif line.startswith("####"):
             yield from self._end()
-        elif self._text is not None:
+        elif self._text is not None and not ends(line):
             self._in_text(line, cut=cut)
+        elif self._text is not None:
+            yield from self._end()
+            yield from self._in_table(line, cut=cut)
         else:
             yield from self._in_table(line, cut=cut)
 

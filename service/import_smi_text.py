@@ -6,13 +6,19 @@ import re
 from typing import Final
 
 from graynode.service.import_smi_capture import Capture
-from graynode.service.import_smi_record import Device, Ledger
+from graynode.service.import_smi_ledger import Ledger
+from graynode.service.import_smi_record import Device
 
 BEGIN: Final = re.compile(r"^=+NVSMI LOG=+\s*$")
 _GPU: Final = re.compile(r"^GPU [0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]\s*$")
 _LINE: Final = re.compile(r"^( *)(\S.*?)(?: +: ?(.*)| *:)$|^( *)(\S.*?) *$")
 _PART: Final = "mig device"
 _DEEPEST: Final = 32
+
+
+def ends(line: str) -> bool:
+    """Whether a line is none of a log: not indented, no value and no GPU, so that what follows a log is not lost."""
+    return bool(line.strip()) and not line[0].isspace() and " :" not in line and _GPU.match(line) is None
 
 
 class TextReader:

@@ -34,7 +34,7 @@ _XML: Final[Mapping[str, str]] = {
 }
 _TEXT: Final[Mapping[str, str]] = {
     CLOCKS: "supported clocks",
-    PROCESS: "processes",
+    PROCESS: "processes|accounted processes",
     KNOWN_BY: "minor number|pci/bus|pci/device|pci/domain|board id|index",
     NO_FIELD: (
         "display mode|display attached|display active|addressing mode|mig mode/pending|mig device|accounting mode"

@@ -116,7 +116,8 @@ def pstate(text: str) -> Value:
 
 def plain(text: str) -> Value:
     """A text as it is, without what would move a cursor and without a note in brackets after it."""
-    shown = "".join(c if c.isprintable() else "�" for c in text.partition(" [")[0].strip())[:200]
+    bare = text.partition(" [")[0].strip()[:200]
+    shown = bare if bare.isprintable() else "".join(c if c.isprintable() else "�" for c in bare)
     if not shown:
         raise Unreadable("empty")
     return shown

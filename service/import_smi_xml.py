@@ -11,7 +11,8 @@ from typing import Final
 from xml.parsers import expat
 
 from graynode.service.import_smi_capture import Capture
-from graynode.service.import_smi_record import Device, Ledger, Reading
+from graynode.service.import_smi_ledger import Ledger, Reading
+from graynode.service.import_smi_record import Device
 
 _DEEPEST: Final = 32
 _LONGEST_TEXT: Final = 64 << 10

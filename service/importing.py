@@ -61,13 +61,14 @@ def run_asked(
     *,
     map_path: Path | None,
     node: str,
+    node_id: str,
     zone: str,
     at: str | None,
     query: str,
     step: float | None,
 ) -> int:
     """``run`` with the command line's options as they are."""
-    return run(config, format_, paths, map_path=map_path, asked=import_smi.Asked(node, zone, at, query, step))
+    return run(config, format_, paths, map_path=map_path, asked=import_smi.Asked(node, node_id, zone, at, query, step))
 
 
 @dataclass(slots=True)

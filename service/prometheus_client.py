@@ -20,6 +20,7 @@ from graynode.service.prometheus_refusals import Away, Busy, PrometheusError, Re
 
 MAX_BYTES: Final = 256 << 20
 """Of one unpacked answer. A million samples are 23 MB; what is larger is asked for again in two halves."""
+_FIRST_PATIENCE_S: Final = 3.0
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 _Parsed = TypeVar("_Parsed")
 
@@ -59,7 +60,7 @@ class PrometheusClient:
         self._access, self._base = access, checked_url(access.url)
         self._client = make_client(access)
         self._monotonic, self._sleep, self._max_bytes = monotonic, sleep, max_bytes
-        self._next_at = 0.0
+        self._next_at, self._met = 0.0, False
         self.queries, self.retries, self.bytes = 0, 0, 0
 
     def close(self) -> None:
@@ -89,7 +90,7 @@ class PrometheusClient:
         while True:
             attempt += 1
             try:
-                return parse(self._once(method, path, form, query))
+                parsed = parse(self._once(method, path, form, query))
             except NotAnAnswer as error:
                 failed: PrometheusError = Busy(query, str(error), "run again; if it stays, look at what is in between")
                 if "web page" in str(error):
@@ -98,10 +99,15 @@ class PrometheusClient:
                 raise Refused(query, str(error), "the server's log says more") from error
             except Busy as error:
                 failed = error
+            else:
+                self._met = True
+                return parsed
             asked = failed.after_s if isinstance(failed, Busy) else None
             pause = wait_s(attempt, asked)
-            if self._monotonic() + pause - began > self._access.patience_s:
-                raise Away(query, f"{failed.said}, {attempt} tries", "run again later: what is done is kept")
+            # Who has never answered is more likely a wrong address than a server that restarts.
+            patience_s = self._access.patience_s if self._met else min(self._access.patience_s, _FIRST_PATIENCE_S)
+            if self._monotonic() + pause - began > patience_s:
+                raise Away(query, f"{failed.said} ({attempt} tries)", failed.way_out)
             self.retries += 1
             self._sleep(pause)
 

@@ -26,7 +26,7 @@ class PrometheusError(Exception):
     def __init__(self, query: str, said: str, way_out: str) -> None:
         shown = query if len(query) <= _QUERY_SHOWN else f"{query[:_QUERY_SHOWN]}…"
         super().__init__(f"query {plain(shown)}: {said}; {way_out}")
-        self.said = said
+        self.said, self.way_out = said, way_out
 
 
 class Refused(PrometheusError):

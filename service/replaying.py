@@ -6,9 +6,11 @@ the site's own lake or bus is touched.
 
 from __future__ import annotations
 
+import gzip
 import json
 import logging
 import threading
+import zlib
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -52,15 +54,18 @@ def run(
     """Replay to the end or until stopped. 0: all of it; 130: stopped. ``ConfigError`` where it cannot begin."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     name = cluster or (f"{config.cluster}-{CLUSTER}" if config.cluster != Config().cluster else CLUSTER)
-    recording = _recording(path, from_lake, since, until, name, out)
-    _claim(out, path or Path(str(from_lake)), name)
     halt = stop or stop_on_signals()
     try:
-        return _replay(config, recording, name, pace, out, halt)
+        time = _Time(_recording(path, from_lake, since, until, name, out), name)
+        first = time.look()
+        _claim(out, path or Path(str(from_lake)), name)
+        return _replay(config, time, first, pace, out, halt)
     except (LakeError, LakeTooNew) as error:
         raise ConfigError(str(error)) from error
-    except NoSource as error:
-        raise ConfigError(f"the recording cannot be read on: {error}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from error
+    except (NoSource, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise ConfigError(f"{path or from_lake}: cannot be read: {error}") from error
 
 
 def _recording(
@@ -128,22 +133,20 @@ def _claim(out: Path, recording: Path, cluster: str) -> None:
         raise ConfigError(f"--out {out}: cannot be written: {error.strerror or error}") from error
 
 
-def _replay(config: Config, recording: Replay, cluster: str, pace: float, out: Path, halt: threading.Event) -> int:
-    time = _Time(recording, cluster)
-    first = time.look()
-    if time.start is None:
-        raise ConfigError(f"the recording holds no row with a time{_refused(recording)}")
+def _replay(
+    config: Config, time: _Time, first: list[tuple[datetime, Slice]], pace: float, out: Path, halt: threading.Event
+) -> int:
+    cluster, start = time.cluster, first[0][0]
     spacings = list(steps_s(_joined(first)))
     step_s = median(spacings) if spacings else 1.0
     way: Way
     if step_s >= _COARSE_S:
         way = HourPath(out, cluster, _DETECTORS, config.detect.resolve_after_s, step_s)
     else:
-        way = LivePath(out, cluster, time.start, _DETECTORS, config.detect.resolve_after_s)
+        way = LivePath(out, cluster, start, _DETECTORS, config.detect.resolve_after_s)
     windows = "hours" if step_s >= _COARSE_S else "30 s windows"
-    print(
-        f"from {time.start:%Y-%m-%d %H:%M:%S} UTC, a sample every {step_s:g} s, judged in {windows}, cluster {cluster!r}"
-    )
+    every = f"a sample every {step_s:g} s, judged in {windows}"
+    print(f"from {time.start:%Y-%m-%d %H:%M:%S} UTC, {every}, cluster {cluster!r}", flush=True)
     screen = _Screen()
     try:
         for end, rows in time.slices(first, way.slice_s):
@@ -155,7 +158,7 @@ def _replay(config: Config, recording: Replay, cluster: str, pace: float, out: P
     finally:
         way.close()
     stopped = halt.is_set()
-    _say_end(time, screen, out, recording, stopped)
+    _say_end(time, screen, out, stopped)
     return _STOPPED if stopped else 0
 
 
@@ -163,19 +166,25 @@ class _Time:
     """The recording in slices that end on whole windows."""
 
     def __init__(self, recording: Replay, cluster: str) -> None:
-        self._recording, self._cluster = recording, cluster
+        self._recording, self.cluster = recording, cluster
         self.start: datetime | None = None
         self.end: datetime | None = None
         self.rows = 0
 
+    @property
+    def refused(self) -> str:
+        """What of the recording was not taken, and why."""
+        told = ", ".join(f"{count:,} {why}" for why, count in self._recording.refused.most_common(5))
+        return f"; not taken: {told}" if told else ""
+
     def look(self) -> list[tuple[datetime, Slice]]:
-        """The beginning, until it shows how far apart its samples are."""
+        """The beginning, until it shows how far apart its samples are. ``ConfigError`` where it holds no row."""
         found: list[tuple[datetime, Slice]] = []
         rows = self._until(_EPOCH)
         for some in rows.values():
             self.start = min(filter(None, (self.start, some[0]["ts"])))
         if self.start is None:
-            return found
+            raise ConfigError(f"the recording holds no row with a time{self.refused}")
         at = self._aligned(self.start, 30)
         found.append((at, rows))
         while not self._recording.finished and at - self.start < _LOOK and self.rows < _LOOK_ROWS:
@@ -195,8 +204,8 @@ class _Time:
                 waiting[table] = [*waiting.get(table, ()), *some]
             now = {t: [r for r in some if r["ts"] < end] for t, some in waiting.items()}
             waiting = {t: kept for t, some in waiting.items() if (kept := [r for r in some if r["ts"] >= end])}
-            yield end, {table: some for table, some in now.items() if some}
             self.end = end
+            yield end, {table: some for table, some in now.items() if some}
             if self._recording.finished and not waiting:
                 return
             end += timedelta(seconds=length_s)
@@ -210,7 +219,7 @@ class _Time:
                 break
             for table, rows in some.items():
                 self.rows += len(rows)
-                found.setdefault(table, []).extend({**row, "cluster": self._cluster} for row in rows)
+                found.setdefault(table, []).extend({**row, "cluster": self.cluster} for row in rows)
         return found
 
     @staticmethod
@@ -250,15 +259,10 @@ class _Screen:
         return sum(said[0] != "resolved" for said in self._said.values())
 
 
-def _refused(recording: Replay) -> str:
-    told = ", ".join(f"{count:,} {why}" for why, count in recording.refused.most_common(5))
-    return f"; not taken: {told}" if told else ""
-
-
-def _say_end(time: _Time, screen: _Screen, out: Path, recording: Replay, stopped: bool) -> None:
+def _say_end(time: _Time, screen: _Screen, out: Path, stopped: bool) -> None:
     reached = f"{time.end:%Y-%m-%d %H:%M:%S}" if time.end else "its beginning"
     print(f"{'stopped' if stopped else 'over'} at {reached} UTC: {time.rows:,} rows, {screen.opened} incidents told, "
-          f"{screen.open} open at the end{_refused(recording)}")  # fmt: skip
+          f"{screen.open} open at the end{time.refused}")  # fmt: skip
     question = "select * from incident_now"
     print(f'ask it: graynode sql --lake {out / "lake"} -c "{question}"')
 

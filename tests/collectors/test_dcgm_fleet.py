@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
@@ -108,7 +109,7 @@ def test_own_exporter_speaks_for_this_machine(
     assert {row["gpu_uuid"] for row in w.rows["gpu"]} == {uuid_of(0), uuid_of(1)}
     assert "host" not in w.rows
     assert w.dcgm.host_fields() == {"gpus_read": 2}
-    assert all(row["cadence_s"] == 0.05 for row in w.rows["gpu"])
+    assert all(row["cadence_s"] >= 0.05 for row in w.rows["gpu"])
     assert {row["kind"] for row in w.rows["inventory"]} == {"gpu"}
 
 
@@ -166,7 +167,9 @@ def test_bad_targets_cost_themselves(machine: Machine, exporters: Exporters, wat
     assert all(row["samples_taken"] == 1.0 for row in heard)
     assert len(heard) >= 2
     hung = w.some("host", node_id=id_of["10"])
-    assert all(row["collect_max_ms"] > 900 for row in hung)  # FACTS §3.1 row 10: the time it takes is the signal
+    assert all(
+        row["collect_max_ms"] > 900 for row in hung
+    )  # row 10 of docs/telemetry-traps.md: the time it takes is the signal
 
 
 def test_silence_has_a_beginning_and_an_end(
@@ -211,8 +214,8 @@ def test_page_cut_on_the_way_keeps_its_whole_lines(
 
 
 def test_page_that_never_changes_is_a_hung_host_engine(machine: Machine) -> None:
-    """FACTS §3.1 row 11: the exporter answers for days, DCGM behind it hangs. After five minutes of the same page with
-    energy counters nothing is stored any more, and that is said."""
+    """Row 11 of docs/telemetry-traps.md: the exporter answers for days, DCGM behind it hangs. Five minutes of the same
+    page with energy counters are told as stale."""
     dcgm = Dcgm(machine, fleet=["n1:9400"])
     node = dcgm.scraper.make(fleet_target("n1:9400"))
     frozen = Fetched(page(2))
@@ -266,16 +269,17 @@ def test_targets_come_and_go_with_their_files(
 def test_target_files_that_hang_cost_their_targets_only(machine: Machine, exporters: Exporters) -> None:
     """A network file system that does not answer: what is named in the configuration is read all the same."""
 
+    answered = threading.Event()
+
     def hanging() -> tuple[list[Target], list[str]]:
-        time.sleep(2.0)
+        answered.wait(60)
         return [], []
 
     dcgm = Dcgm(machine, fleet=[exporters.url("/node/1/metrics")], **FAST)
     dcgm.scraper = Scraper(dcgm.scraper.fixed, hanging, dcgm.scraper.make, Pace(**FAST))
     w = Watching(dcgm)
-    began = time.monotonic()
     w.until(lambda: w.some("gpu"))
-    assert time.monotonic() - began < 2.0
+    answered.set()
     dcgm.close()
 
 

@@ -90,7 +90,7 @@ def lines(draw: st.DrawFn) -> str:
     return f"{draw(names)}{labels}{gap}{draw(numbers)}{stamp}"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.lists(lines(), max_size=8), st.sampled_from(["\n", "\r\n"]), st.booleans())
 def test_any_well_formed_page_reads_as_the_reference_parser_reads_it(drawn: list[str], end: str, last: bool) -> None:
     """Escapes, timestamps, NaN and infinities, exponents, comments, CRLF, labels with braces and commas inside; from
@@ -102,7 +102,7 @@ def test_any_well_formed_page_reads_as_the_reference_parser_reads_it(drawn: list
     assert ours(page, reader) == expected
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.one_of(st.binary(max_size=300), st.text(max_size=200).map(lambda t: t.encode("utf-8", "surrogatepass"))))
 def test_any_bytes_are_survived(page: bytes) -> None:
     """Whatever an endpoint sends: lines are read or counted as bad, nothing is raised."""
@@ -110,7 +110,7 @@ def test_any_bytes_are_survived(page: bytes) -> None:
     assert len(got.samples) + got.bad <= page.count(b"\n") + 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 400))
 def test_page_that_was_cut_keeps_what_is_whole(end: int) -> None:
     """Cut anywhere: the lines before the cut are as in the whole page, the broken one is left out."""

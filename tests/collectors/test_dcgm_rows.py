@@ -1,4 +1,4 @@
-"""Pages become rows: what operators report of exporters (FACTS §3.1), each with the value seen in the field."""
+"""Pages become rows: what operators report of exporters (docs/telemetry-traps.md), with the values of the field."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 import exporter_standin as standin
 import pytest
 from exporter_standin import DEFAULT, line, page, uuid_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from graynode.collectors.dcgm_rows import PageRows, Told
 from graynode.collectors.switches import Switches, switches
@@ -91,7 +93,7 @@ def test_what_is_read_is_stored_refused_or_named() -> None:
     assert min(tally.stored, tally.refused.total(), tally.foreign.total(), tally.repeated, tally.bad_lines) > 0
 
 
-# --- FACTS §3.1, row by row --------------------------------------------------------------------------------
+# --- rows of docs/telemetry-traps.md -----------------------------------------------------------------------
 
 
 def test_row_1_sentinel_exported_as_a_metric() -> None:
@@ -395,3 +397,47 @@ def test_hostile_page_is_bounded() -> None:
     assert len(told.gpus) == 1024
     assert exporter.rows.tally.foreign["more GPUs than one node has"] == 3000 - 1024
     assert exporter.rows.tally.foreign["GPU id too long"] == 1
+
+
+def test_instances_that_come_and_go_for_months_leave_room() -> None:
+    """MIG is made anew again and again: what is long gone is forgotten, what is there is read."""
+    exporter = Exporter()
+    for turn in range(300):
+        ids = range(turn * 8, turn * 8 + 7)
+        body = "".join(line(f"{DEV}FB_USED", 3, GPU_I_ID=str(n), GPU_I_PROFILE="1g.10gb") for n in ids)
+        assert len(exporter.take(body).gpus) == 7, turn
+    assert exporter.rows.tally.foreign == {}
+
+
+def test_names_without_end_are_counted_together() -> None:
+    """An endpoint that invents names fills neither memory nor the change log."""
+    exporter = Exporter()
+    told = [
+        exporter.take("".join(line(f"N{turn}_{n}" + "x" * 300, 1) for n in range(1000))) for turn in range(10)
+    ]  # fmt: skip
+    assert sum(len(t.quality) for t in told) < 600
+    assert all(len(r["field"]) <= 200 for t in told for r in t.quality)
+    tally = exporter.rows.tally
+    assert len(tally.foreign) <= 4097
+    assert tally.foreign["(other names)"] > 0
+    assert tally.foreign.total() == tally.read == 10_000
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 10**6), st.binary(max_size=6)), max_size=12), st.booleans())
+def test_damaged_page_gives_rows_of_the_contract(damage: list[tuple[int, bytes]], whole: bool) -> None:
+    """Bytes overwritten anywhere: whatever still reads is within the contract, and the counts add up."""
+    exporter = Exporter()
+    exporter.take(page(2))
+    body = bytearray(page(2, more={"GPU_I_ID": "3", "GPU_I_PROFILE": "1g.10gb", "pod": "a", "namespace": "b"}))
+    for at, other in damage:
+        at %= len(body)
+        body[at : at + len(other)] = other
+    for row in exporter.take(bytes(body), whole=whole).gpus:
+        for name, value in row.items():
+            field = TABLES["gpu"].field(name)
+            if isinstance(value, int | float):
+                assert field.lo is None or value >= field.lo
+                assert field.hi is None or value <= field.hi
+    tally = exporter.rows.tally
+    assert tally.read == tally.stored + tally.refused.total() + tally.foreign.total() + tally.repeated

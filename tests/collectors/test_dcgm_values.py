@@ -94,7 +94,7 @@ def test_value_in_the_fields_own_unit(name: str, text: str, value: float) -> Non
 
 @pytest.mark.parametrize("blank", range(4))
 def test_all_blanks_of_all_types(blank: int) -> None:
-    """FACTS §1: int32, int64 and fp64 blanks, each with its meaning, before any arithmetic."""
+    """int32, int64 and fp64 blanks, each with its meaning, before any arithmetic."""
     state = ("stale", "error", "unsupported", "not_permitted")[blank]
     for name, text in (
         (f"{DEV}SM_CLOCK", str(0x7FFFFFF0 + blank)),

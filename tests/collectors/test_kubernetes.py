@@ -210,6 +210,25 @@ def test_a_restarted_agent_tells_nothing_twice_and_misses_no_end(rig: Rig) -> No
     ]
 
 
+def test_a_job_whose_owner_cannot_be_had_after_a_restart_is_not_gone(rig: Rig) -> None:
+    """The agent starts again while the server is busy: the pods are there and nobody knows yet whose they are."""
+    rig.api.put(PODS, kube.pod("llm-worker-0", owned_by=PYTORCH))
+    rig.gpus(llm_worker_0=(A,))
+    first = rig.collector()
+    rig.jobs_until(first, lambda: rig.context.of(GpuKey(A)) is not None)
+    first.close()
+    rig.context.place("kubernetes", {})
+    rig.api.trouble = lambda asked: Trouble(500, "busy") if asked.path == PYTORCH_PATH else None
+    again = rig.collector()
+    listed = ("job", "machine-1", "*")
+    rig.quality.clear()
+    assert rig.jobs_until(again, lambda: listed in rig.quality) == []
+    assert rig.context.of(GpuKey(A)) is None
+    rig.api.trouble = lambda asked: None
+    rig.api.put(PODS, kube.pod("cpu-only", gpus=0))
+    assert rig.jobs_until(again, lambda: rig.context.of(GpuKey(A)) is not None) == []
+
+
 def test_mig_and_dra_devices(rig: Rig) -> None:
     """A MIG device is an instance of its GPU as NVML names it; a DRA device is what its ResourceSlice says."""
     pod = kube.pod("dra", gpus=0)

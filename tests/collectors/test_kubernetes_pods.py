@@ -155,12 +155,12 @@ def test_any_text_is_no_crash(text: str) -> None:
 
 
 def _climb(pod: PodFacts, *objects: dict[str, Any]) -> tuple[str, list[str]]:
-    metas = {o["metadata"]["uid"]: msgspec.convert(o["metadata"], Meta) for o in objects}
+    metas = {(o["kind"], o["metadata"]["name"]): msgspec.convert(o["metadata"], Meta) for o in objects}
     looked: list[str] = []
 
     def look(owner: OwnerRef, namespace: str) -> Meta | None:
         looked.append(f"{namespace}/{owner.kind}/{owner.name}")
-        return metas.get(owner.uid)
+        return metas.get((owner.kind, owner.name))
 
     return work_of(pod, look).job_id, looked
 

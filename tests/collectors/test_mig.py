@@ -86,7 +86,7 @@ def test_instances_come_and_go(tmp_path: Path) -> None:
         standin.instance(node.scenario, 0, 3, 8, "1g.10gb").write()
         between = node.round(1)
         assert samples(between)[uuid]["power_w"] > 0
-        assert "2" in parts(between)
+        assert set(parts(between)) == {"2"}
         rows = node.round(1, 10)
         assert set(parts(rows)) == {"2", "7", "8"}
         told = stock(between) | stock(rows)
@@ -155,6 +155,22 @@ def test_a_lost_gpu_takes_its_instances_along(tmp_path: Path) -> None:
         node.scenario.set("lost", 0, 1).write()
         rows = node.until(lambda r: bool(parts(r)))
         assert set(parts(rows)) == {"1", "2"}
+
+
+@pytest.mark.parametrize("code", [1, 2, 6, 15, 28])
+def test_whatever_a_dead_instance_answers(tmp_path: Path, code: int) -> None:
+    """Uninitialised, lost, not found: said by the handle of one instance it costs that instance, not the GPU."""
+    with rig(tmp_path, gpus=1) as node:
+        standin.mig(node.scenario)
+        node.round()
+        node.scenario.error("mig.0.processes", code, 0)
+        for key in ("total", "used", "reserved"):
+            node.scenario.error(f"mig.0.mem.{key}", code, 0)
+        node.scenario.write()
+        rows = node.round(1, 10)
+        assert samples(rows)[node.scenario.uuid(0)]["power_w"] > 0
+        assert "2" in parts(rows)
+        assert not rows.get("event")
 
 
 def test_mig_handles_without_permission(tmp_path: Path) -> None:

@@ -148,6 +148,21 @@ def test_an_outage_second_by_second(tmp_path: Path) -> None:
         assert "link" not in time.round(node, 1, 1)
 
 
+def test_watched_every_second(tmp_path: Path) -> None:
+    """With ``nvlink_watch_s`` 1 an outage of two seconds between two rounds of the 10 s class is seen, and is 2 s."""
+    time = Time()
+    with rig(tmp_path, gpus=1, monotonic=time, nvlink_watch_s=1) as node:
+        node.round(ts=T0 + timedelta(seconds=time.s))
+        assert "link" not in time.round(node, 1, 1)
+        node.scenario.set("link.4", 0).write()
+        assert events(time.round(node, 1, 1), "link_down")
+        time.round(node, 1, 1)
+        node.scenario.set("link.4", 1).write()
+        rows = time.round(node, 1, 1)
+        assert links(rows, node.scenario.uuid(0))[4]["outage_s"] == pytest.approx(2.0)
+        assert set(links(rows, node.scenario.uuid(0))) == {4}
+
+
 def test_an_outage_by_the_clock(tmp_path: Path) -> None:
     """A link that is down for a second of real time gives about a second, whatever else the machine does."""
     with rig(tmp_path, gpus=1) as node:

@@ -115,6 +115,33 @@ def test_it_survives_a_restart(tmp_path: Path) -> None:
         assert quality(rows, "*")["*"] == ("measured", "")
 
 
+def test_what_somebody_wrote_is_one_line(tmp_path: Path) -> None:
+    """A reason with control characters and of any length becomes part of one line."""
+    with rig(tmp_path, gpus=1) as node:
+        at(node, 0)
+        write(
+            node.machine.state_dir / REQUEST,
+            Request("a", T0 + timedelta(seconds=60), "r\noot", "x\x1b[31m\n" + "y" * 5000),
+        )
+        (told,) = events(at(node, 1), "nvml_released")
+        assert told["message"].isprintable()
+        assert len(told["message"]) < 300
+        assert told["attributes"]["by"] == "r oot"
+
+
+def test_a_release_is_unseen_time_of_links(tmp_path: Path) -> None:
+    """Links were not watched while NVML was let go of, and what they do while they train afterwards is no outage."""
+    with rig(tmp_path, gpus=1) as node:
+        at(node, 0)
+        ask(node, T0 + timedelta(hours=1))
+        at(node, 1)
+        node.scenario.set("link.3", 0).write()
+        ask(node, None, "two")
+        rows = node.until(lambda r: bool(r.get("link")))
+        assert not events(rows, "link_down")
+        assert {r["down_s"] for r in rows["link"]} == {0.0, None}
+
+
 HOSTILE = (
     b"", b"{", b"\x00" * 100, b'{"id": 7}', b'{"id":"a","until":"2026-11-30T12:01:00"}', b"[" * 50_000,
     b'{"id":"a","until":"2036-11-30T12:01:00Z"}', b'{"id":"a","until":"' + b"9" * 100_000, b'{"id":"' + b"[" * 60_000,

@@ -168,6 +168,16 @@ def test_accounting() -> None:
     assert (job.job_id, job.alias, job.state, job.exit_signal, job.gpus) == ("126", "123_4", "cancelled", 15, 4)
 
 
+def test_captured_accounting() -> None:
+    """A real slurmdbd's answer; a job that is queued again has not ended."""
+    jobs = {job.job_id: job for job in parse_sacct(captured("sacct-22.05.8.txt"))}
+    assert {i: (j.state, j.exit_code, j.exit_signal) for i, j in jobs.items()} == {
+        "1": ("completed", 0, None), "2": ("failed", 3, None), "3": ("failed", 0, 9), "5": ("cancelled", 0, None),
+        "6": ("completed", 0, None), "4": ("completed", 0, None), "7": ("queued", None, None),
+    }  # fmt: skip
+    assert (jobs["1"].gpus, jobs["1"].hosts, jobs["6"].alias, jobs["7"].started) == (2, "n[1-2]", "4_1", None)
+
+
 def test_captured_nodes_partitions_reservations() -> None:
     """A drained node with who and why, whose reason holds an equals sign and a quote; planned maintenance."""
     nodes = {node.name: node for node in parse_nodes(captured("nodes-22.05.8.txt"))}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -327,6 +329,31 @@ def test_the_client_is_one_file_without_dependencies(agent: Agent) -> None:
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], env=env, capture_output=True, text=True, check=True)
     assert done.stdout == "0 []\n"
     assert [row["step"] for row in agent.look()["step"]] == [4]
+
+
+def test_the_package_of_one_file(tmp_path: Path) -> None:
+    """``make steps-wheel`` gives a wheel that holds the client and nothing else, and needs nothing."""
+    root = Path(__file__).resolve().parents[2]
+    shutil.copy(root / "deploy/steps/pyproject.toml", tmp_path)
+    shutil.copy(root / "collectors/steps.py", tmp_path / "graynode_steps.py")
+    build = [
+        sys.executable,
+        "-m",
+        "build",
+        "--no-isolation",
+        "--wheel",
+        "--outdir",
+        str(tmp_path / "dist"),
+        str(tmp_path),
+    ]
+    subprocess.run(build, check=True, capture_output=True, timeout=120)
+    (wheel,) = (tmp_path / "dist").glob("graynode_steps-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        assert [name for name in archive.namelist() if "dist-info" not in name] == ["graynode_steps.py"]
+        metadata = next(name for name in archive.namelist() if name.endswith("METADATA"))
+        assert b"Requires-Dist" not in archive.read(metadata)
+    code = f"import sys; sys.path.insert(0, {str(wheel)!r}); from graynode_steps import report; report(1, 1.0)"
+    subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True, timeout=60)
 
 
 def test_what_a_call_costs(agent: Agent) -> None:

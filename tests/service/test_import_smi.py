@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -290,6 +293,44 @@ def test_a_log_of_weeks_is_one_row_a_change(tmp_path: Path) -> None:
     assert hours["gpu_idle_s"][0] in (0.0, 3600.0)
 
 
+def test_what_follows_a_log_is_not_lost(tmp_path: Path) -> None:
+    """Lines after ``-q`` that are none of it are counted, a table among them is read, and a GPU that is lost is named
+    in the account even where nvidia-smi has only a sentence for it."""
+    log = _text(REPORTS[3]).partition("==============NVSMI LOG==============")[2].partition("####")[0]
+    lost = "Unable to determine the device handle for GPU0: 0000:09:00.0: GPU is lost.  Reboot the system"
+    text = f"==============NVSMI LOG=============={log}\nuser@host$ uptime\n{lost}\n{HEAD}{_row(1, '70 W')}"
+    done, lake = _import(_write(tmp_path, text))
+    assert done.ledger.captures == {"text, -q": 1, "csv, --query-gpu": 1}
+    assert done.ledger.sections == {"no title": 2}
+    assert done.ledger.refused["a line that says that a GPU is lost, without its UUID"] == 1
+    assert lake.read("gpu").height == 2
+
+
+def test_the_machine_that_an_agent_knows(tmp_path: Path) -> None:
+    """``--node-id`` puts a capture on the machine that an agent reports; a host name alone makes an id of its own."""
+    path = FIXTURES / "telegraf_smi" / "tesla-t4.xml"
+    ids = []
+    for asked in (Asked(node="a"), Asked(node="b"), Asked(node="a", node_id="smbios-1")):
+        _, lake = _import(path, asked)
+        ids.append(lake.read("gpu").select("node", "node_id").row(0))
+    assert ids[2] == ("a", "smbios-1")
+    assert len({node_id for _, node_id in ids}) == 3
+
+
+def test_the_command(tmp_path: Path) -> None:
+    """From the shell: files, options, the account on stdout, and a wrong option in one line."""
+    command = [sys.executable, "-m", "graynode.service.cli", "import", "--format", "nvidia-smi", "--node", "a"]
+    command += ["--lake", str(tmp_path / "lake"), "--step", "3600", "--zone", "Europe/Berlin"]
+    files = [str(XML[0]), str(FIXTURES / "telegraf_smi" / "tesla-t4.xml")]
+    done = subprocess.run([*command, *files], capture_output=True, text=True, timeout=60, check=True, cwd=tmp_path)
+    assert "306 values read" in done.stdout
+    assert "6 of gpu_1h stored" in done.stdout
+    wrong = subprocess.run([*command, "--at", "x", *files], capture_output=True, text=True, timeout=60, check=False)
+    assert wrong.returncode == 2
+    assert wrong.stderr.startswith("graynode: --at x: not an ISO 8601 time")
+    assert "Traceback" not in wrong.stderr
+
+
 def test_utf16_of_powershell(tmp_path: Path) -> None:
     """What a redirection on Windows wrote is the same capture."""
     xml = (FIXTURES / "telegraf_smi" / "rtx-3060-v12.xml").read_text()
@@ -311,6 +352,19 @@ def test_twice_is_as_good_as_once(tmp_path: Path, capsys: pytest.CaptureFixture[
     versions = {t: lake.version(t) for t in ("gpu", "inventory", "quality")}
     assert set(versions.values()) == {1}
     assert "gpu 0 (4 were there already)" in capsys.readouterr().out
+
+
+def test_a_log_that_has_grown_adds_its_new_rows(tmp_path: Path) -> None:
+    """A log that is still being written is imported again and again: only what is new is stored, a half line never."""
+    rows = [_row(s, f"{s} W", gpu=g) for s in range(12) for g in range(2)]
+    lake, stored = KeptLake(), []
+    for end in (5, 12, 24):
+        text = HEAD + "".join(rows[:end]) + ("" if end == 24 else rows[end][:30])
+        done, _ = _import(_write(tmp_path, text), lake=lake)
+        stored.append(done.landed["gpu"].stored)
+    assert stored == [5, 7, 12]
+    assert lake.read("gpu").select("gpu_uuid", "ts").is_unique().all()
+    assert lake.read("inventory").height == 2
 
 
 class _Dies(Lake):
@@ -382,16 +436,17 @@ def test_one_bad_file_of_several_costs_itself(tmp_path: Path, capsys: pytest.Cap
     assert Lake(str(tmp_path / "lake")).read("gpu")["gpu_uuid"].n_unique() == 2
 
 
-def test_without_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that may not be read is said with its path."""
-    path = _write(tmp_path, "x")
-    monkeypatch.setattr(Path, "open", _forbidden)
-    with pytest.raises(ConfigError, match="Permission denied"):
-        list(_rcs(tmp_path, [path]))
-
-
-def _forbidden(_self: Path, *_: object, **__: object) -> None:
-    raise PermissionError(13, "Permission denied")
+def test_without_permission(tmp_path: Path) -> None:
+    """A file that may not be read is said with its path, as a user other than root meets it."""
+    path, me = _write(tmp_path, HEAD + _row(1, "70 W")), os.geteuid()
+    path.chmod(0)
+    if me == 0:
+        os.seteuid(65534)
+    try:
+        with pytest.raises(ConfigError, match=rf"{path}: cannot be read: Permission denied"):
+            _import(path, Asked(at="2026-01-01T00:00Z"))
+    finally:
+        os.seteuid(me)
 
 
 @pytest.mark.parametrize("path", [XML[0], REPORTS[3]], ids=lambda path: path.name[:30])

@@ -39,7 +39,7 @@ def places(said: str) -> list[str]:
     return re.findall(r"^ *\d+\. (.*)$", said, re.MULTILINE)
 
 
-@pytest.mark.parametrize("jobs", [True, False])
+@pytest.mark.parametrize("jobs", [pytest.param(True, marks=pytest.mark.long), False])
 def test_the_two_that_are_ill_come_first(
     new_metrics_server: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], jobs: bool
 ) -> None:
