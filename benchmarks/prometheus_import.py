@@ -2,8 +2,9 @@
 
     python -I benchmarks/prometheus_import.py --gpus 1000 --days 90
 
-Twenty dcgm-exporter series a GPU at a five-minute step are made, loaded, and imported by a process of its own, whose
-memory is read after every chunk: flat means that the last tenth takes no more than the second.
+Twenty dcgm-exporter series a GPU at a five-minute step are made, loaded (once for a ``--folder``), and imported as
+history: hour windows, and with ``--samples`` the raw rows too. The importer's memory is read at every piece; flat
+means that the last third takes no more than the middle one.
 """
 
 from __future__ import annotations
@@ -17,9 +18,13 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
+
+if TYPE_CHECKING:
+    from prometheus_server import VictoriaMetrics
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "kit"))
 
@@ -35,7 +40,8 @@ GAUGES = {
 }  # fmt: skip
 COUNTERS = {
     "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": 186_000_000, "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL": 0,
-    "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": 0, "DCGM_FI_DEV_PCIE_REPLAY_COUNTER": 0, "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS": 0,
+    "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": 0, "DCGM_FI_DEV_PCIE_REPLAY_COUNTER": 0,
+    "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS": 0,
 }  # fmt: skip
 
 
@@ -69,24 +75,32 @@ def main() -> None:
     parser.add_argument(
         "--folder", type=Path, help="where the server's data and the lake go; default a new one in /tmp"
     )
+    parser.add_argument("--samples", action="store_true", help="store raw rows too")
     wanted = parser.parse_args()
     root = wanted.folder or Path(tempfile.mkdtemp(prefix="graynode-bench-"))
     server = VictoriaMetrics(root / "server")
     server.start()
     try:
-        began = time.perf_counter()
         total = len(GAUGES | COUNTERS) * wanted.gpus * wanted.days * 86400 // STEP_S
-        for gpu in range(wanted.gpus):
-            server.post("/api/v1/import", b"\n".join(lines(gpu, wanted.days)))
-        server.flush()
-        loaded = time.perf_counter() - began
-        print(f"loaded {total:,} samples into VictoriaMetrics in {loaded:.0f} s", flush=True)
-        measure(server.url, root / "lake", wanted.days, total)
+        load(server, root / "loaded", wanted.gpus, wanted.days, total)
+        measure(server.url, root / f"lake-{time.time_ns()}", wanted.days, total, samples=wanted.samples)
     finally:
         server.stop()
 
 
-def measure(url: str, lake_path: Path, days: int, total: int) -> None:
+def load(server: VictoriaMetrics, mark: Path, gpus: int, days: int, total: int) -> None:
+    """Into the server, unless its folder has been loaded before."""
+    if mark.exists():
+        return
+    began = time.perf_counter()
+    for gpu in range(gpus):
+        server.post("/api/v1/import", b"\n".join(lines(gpu, days)))
+    server.flush()
+    mark.touch()
+    print(f"loaded {total:,} samples into VictoriaMetrics in {time.perf_counter() - began:.0f} s", flush=True)
+
+
+def measure(url: str, lake_path: Path, days: int, total: int, *, samples: bool) -> None:
     """Import it all and print rate and memory."""
     from graynode.pipeline.lake import Lake
     from graynode.service.prometheus_client import Access, PrometheusClient
@@ -94,7 +108,7 @@ def measure(url: str, lake_path: Path, days: int, total: int) -> None:
     from graynode.service.prometheus_plan import Chunk
 
     client = PrometheusClient(Access(url=url, rate=1e6))
-    settings = Settings(cluster="bench", step_s=STEP_S, now=END + timedelta(hours=2))
+    settings = Settings(cluster="bench", step_s=STEP_S, now=END + timedelta(days=30), samples=samples)
     importer = Importer(client, Lake(str(lake_path)), settings)
     start_s, end_s = int(END.timestamp()) - days * 86400, int(END.timestamp())
     memory: list[float] = []
@@ -105,14 +119,13 @@ def measure(url: str, lake_path: Path, days: int, total: int) -> None:
     began, cpu = time.perf_counter(), time.process_time()
     importer.run(importer.discover(start_s, end_s), start_s, end_s, told)
     took, used = time.perf_counter() - began, time.process_time() - cpu
-    done = importer.tally.samples
-    tenth = max(len(memory) // 10, 1)
+    done, third = importer.tally.samples, max(len(memory) // 3, 1)
     files = [f.stat().st_size for f in lake_path.rglob("*.parquet")]
     print(json.dumps({
         "samples": done, "of": total, "seconds": round(took, 1), "samples_per_s": round(done / took),
         "importer_cpu_s": round(used, 1), "queries": client.queries, "answer_mb": round(client.bytes / 1e6),
-        "rss_mb_second_tenth": round(max(memory[tenth : 2 * tenth] or memory)),
-        "rss_mb_last_tenth": round(max(memory[-tenth:])),
+        "rss_mb_middle_third": round(max(memory[third : 2 * third] or memory)),
+        "rss_mb_last_third": round(max(memory[-third:])),
         "rss_mb_peak": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
         "lake_mb": round(sum(files) / 1e6), "lake_files": len(files),
     }, indent=1))  # fmt: skip

@@ -12,10 +12,14 @@ import structlog
 from graynode.collectors.base import Rows
 from graynode.collectors.batch import Batcher
 from graynode.collectors.outbox import Outbox
+from graynode.pipeline.codec import Message
+from graynode.pipeline.schema import EVENTS
 
 _log = structlog.get_logger()
 
 NAME: Final = "carrier"
+_PIECE: Final = 256
+"""Messages put out at a time: a batch of a thousand nodes is more than the outbox may hold, and need not wait in it."""
 
 
 class Carrier:
@@ -66,8 +70,7 @@ class Carrier:
 
     def _carry(self, *, events_only: bool) -> bool:
         try:
-            self.outbox.put(self._batcher.take(events_only=events_only))
-            sent = self.outbox.send()
+            sent = self._hand_over(self._batcher.take(events_only=events_only))
         except Exception as error:  # whatever it is, the next batch is tried
             said = f"{type(error).__name__}: {error}"
             if said != self._trouble:
@@ -75,4 +78,19 @@ class Carrier:
             self._trouble = said
             return False
         self._trouble = ""
+        return sent
+
+    def _hand_over(self, taken: list[tuple[str, Message]]) -> bool:
+        """Put messages out piece by piece, events first; false if some wait. An error leaves all in the outbox."""
+        taken.sort(key=lambda one: one[0] != EVENTS)  # stable: each topic keeps its order
+        at = 0
+        try:
+            sent = self.outbox.send()
+            while at < len(taken):
+                piece = taken[at : at + _PIECE]
+                at += len(piece)
+                self.outbox.put(piece)
+                sent = sent and self.outbox.send()
+        finally:
+            self.outbox.put(taken[at:])
         return sent

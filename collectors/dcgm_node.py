@@ -40,6 +40,7 @@ class Node:
         self._name = target.node or self._host_of_url or target.instance
         self._state, self._since = _WELL, 0.0
         self._driver: str | None = None
+        self._page_host: str | None = None
         self._hash, self._changed_at = 0, 0.0
         self._gaps: deque[float] = deque(maxlen=_GAPS)
         self._inventory: Row = {}
@@ -122,6 +123,7 @@ class Node:
 
     def _learn(self, told: Told) -> None:
         self._driver = told.driver or self._driver
+        self._page_host = told.host or self._page_host
         if not self.target.node and not self._host_of_url and told.host:
             self._name = told.host
 
@@ -134,6 +136,8 @@ class Node:
 
     def _new_inventory(self) -> list[Row]:
         more = {"identity": "unconfirmed", "instance": self.target.instance, "node": self._name}
+        if self._page_host:
+            more["hostname_on_page"] = self._page_host
         row: Row = {
             "kind": "node", "entity": self.node_id, "driver_version": self._driver,
             "attributes": json.dumps({**more, "node_id_source": "exporter"}, sort_keys=True),

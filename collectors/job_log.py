@@ -16,7 +16,7 @@ WATCHED: Final = 5000
 """Files that are looked at every 10 s: those written to last."""
 _LINES: Final = 20
 """Telling lines of one file in one look that are told; a thousand ranks say the same."""
-_TOTAL_BYTES: Final = 4 << 20
+_TOTAL_BYTES: Final = 2 << 20
 """Read in one look of all files; who is left goes first in the next."""
 
 
@@ -99,7 +99,7 @@ class JobLog:
             return 0
         except OSError:
             return 0  # it was deleted
-        if lines and may_tell(b"\n".join(lines)):
+        if lines and (telling.inside or may_tell(b"\n".join(lines))):
             rows.extend(self._told(output, telling, lines))
         return sum(map(len, lines)) + 1
 

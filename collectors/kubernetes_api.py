@@ -8,6 +8,7 @@ the whole API into every node's agent.
 from __future__ import annotations
 
 import http.client
+import ipaddress
 import json
 import socket
 import ssl
@@ -78,6 +79,8 @@ class Api:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"kubernetes.api = {access.url!r}: must be https://host:port")
         self._secure, self._host = parts.scheme == "https", parts.hostname
+        if not self._secure and not _is_loopback(self._host):
+            raise ValueError(f"kubernetes.api = {access.url!r}: the token would go in clear text; use https")
         self._port, self._base = parts.port or (443 if self._secure else 80), parts.path.rstrip("/")
         self._tls: tuple[int, ssl.SSLContext] | None = None
 
@@ -192,6 +195,13 @@ def _our_errors() -> Iterator[None]:
     except (OSError, http.client.HTTPException, ValueError) as error:
         said = getattr(error, "strerror", None) or str(error) or type(error).__name__
         raise ApiError(0, f"the API server cannot be asked: {type(error).__name__}: {said}"[:300]) from error
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _patience(connection: http.client.HTTPConnection, timeout_s: float) -> None:

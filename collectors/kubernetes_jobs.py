@@ -26,6 +26,10 @@ ENDED: Final = ("completed", "failed", "timeout", "node_fail", "cancelled")
 _LIVELIEST: Final = ("running", "allocated", "failed", "node_fail", "timeout", "cancelled", "completed")
 """A placement is what its liveliest pod is; of pods that have all ended, what the worst of them is."""
 UNKNOWN_END: Final = "no longer on this node; how it ended is not known"
+_LONG_LIVED: Final = frozenset({
+    "Deployment", "StatefulSet", "DaemonSet", "LeaderWorkerSet", "Notebook", "InferenceService", "RayService",
+    "RayCluster",
+})  # fmt: skip
 KINDS_OF_WORK: Final = (
     "training", "fine_tuning", "quantisation", "batch_inference", "inference", "notebook", "other",
 )  # fmt: skip
@@ -125,7 +129,7 @@ def job_row(pods: list[Placed], labels: Labels, first_step: datetime | None) -> 
         "work": _kind_of_work(said.get(labels.work) if labels.work else None, work),
         "state": state,
         "reason": reason,
-        "queued_ts": queued.since or work.created or _first(p.pod.created for p in pods),
+        "queued_ts": queued.since or _created(work, pods),
         "allocated_ts": queued.admitted or _first(p.pod.scheduled for p in pods),
         "first_step_ts": first_step,
         "end_ts": (end.at if end else None) or chosen.pod.deleted if over else None,
@@ -198,6 +202,14 @@ def _image(pod: PodFacts) -> str | None:
 
 def _kind_of_work(labelled: str | None, work: Work) -> str | None:
     return labelled if labelled in KINDS_OF_WORK else work.work
+
+
+def _created(work: Work, pods: list[Placed]) -> datetime | None:
+    """Since when the placement waited: the workload was made and began at once, but what serves for months, or is tried
+    again, waited only since its pods were made."""
+    tried = any(_attempts(p) for p in pods)
+    made = None if tried or work.kind in _LONG_LIVED else work.created
+    return made or _first(p.pod.created for p in pods)
 
 
 def _first(moments: Iterable[datetime | None]) -> datetime | None:

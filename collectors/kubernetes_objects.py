@@ -57,6 +57,7 @@ class Resources(_Part, frozen=True):
     """What a container may use."""
 
     limits: dict[str, str | int] | None = None
+    claims: list[msgspec.Raw] | None = None
 
 
 class Container(_Part, frozen=True):

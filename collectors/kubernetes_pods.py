@@ -114,7 +114,9 @@ def trim(pod: Pod, labels: Iterable[str] = ()) -> PodFacts:
     conditions = {c.type: c for c in status.conditions or ()}
     scheduled = conditions.get("PodScheduled")
     containers = status.container_statuses or []
-    ends = [end for c in containers if (end := _end(c)) is not None]
+    # a job's end and its image are those of the containers that have the devices, not of what runs beside them
+    main = {c.name for c in pod.spec.containers or () if gpus_asked(c.resources.limits) or c.resources.claims}
+    ends = [end for c in containers if (not main or c.name in main) and (end := _end(c)) is not None]
     return PodFacts(
         uid=meta.uid, namespace=meta.namespace, name=meta.name, said=said, owner=controller(meta),
         phase=status.phase, reason=status.reason, created=meta.creation_timestamp,
@@ -124,7 +126,7 @@ def trim(pod: Pod, labels: Iterable[str] = ()) -> PodFacts:
         gpus=sum(gpus_asked(c.resources.limits) for c in pod.spec.containers or ()),
         claims=len(pod.spec.resource_claims or ()),
         restarts=sum(c.restart_count for c in containers), ends=tuple(ends),
-        images={c.name: digest for c in containers if (digest := _digest(c.image_id))},
+        images={c.name: d for c in containers if (not main or c.name in main) and (d := _digest(c.image_id))},
     )  # fmt: skip
 
 

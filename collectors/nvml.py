@@ -160,11 +160,12 @@ class Nvml:
         if not self._presence.gpus and not self._blindness.on:
             refuse(outcome.code, self._machine.sys)
         self._context.set_pids({})
-        self.gpus_read, self.call_max_ms = 0, None
+        waiting = outcome.starting and not self._blindness.on  # nobody can tell yet how many GPUs there are
+        self.gpus_read, self.call_max_ms = None if waiting else 0, None
         if outcome.hung is not None:
             self.call_max_ms = waited_ms
             self._hung(outcome, teller)
-        if outcome.starting and not self._blindness.on:
+        if waiting:
             return
         self.nvml_up = False
         self.errors[words(outcome.code) if outcome.code else "no answer"] += 1

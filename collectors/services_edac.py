@@ -73,7 +73,6 @@ class Edac:
     def _grown(
         self, name: str, corrected: int, uncorrected: int, dimms: dict[str, list[int]], ts: datetime, seen: Seen
     ) -> None:
-        first = name not in self._before
         before = self._before.setdefault(name, [corrected, 0])
         if corrected < before[0] or uncorrected < before[1]:  # the driver was loaded anew, or counts were reset
             before[:] = [0, 0]
@@ -84,7 +83,7 @@ class Edac:
             seen.happenings.append(Happening("edac_ue", name, str(uncorrected), text, facts, code=uncorrected))
             before[1] = uncorrected
         waited = name not in self._told_at or ts - self._told_at[name] >= _CORRECTED_AGAIN
-        if corrected > before[0] and waited and not first:
+        if corrected > before[0] and waited:
             text = f"{name}: {corrected - before[0]} corrected memory errors{_where(dimms, 0)}"
             facts = {"errors": corrected - before[0], "since_boot": corrected, "dimms": dimms or None}
             seen.happenings.append(Happening("edac_ce", name, str(corrected), text, facts, code=corrected))

@@ -25,6 +25,7 @@ NETWORK: Final = frozenset({
 })  # fmt: skip
 LOCAL: Final = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "bcachefs", "jfs"})
 _MOST_MOUNTS: Final = 32
+_AT_ONCE: Final = 4
 _MOST_LINES: Final = 20_000
 _NOT_OURS: Final = ("/var/lib/kubelet/", "/run/", "/snap/", "/proc/", "/sys/", "/dev/")
 """Volumes of pods come and go with their jobs."""
@@ -67,6 +68,7 @@ class Mounts:
         self._runner, self._full_ratio = runner, full_ratio
         self._mounts: dict[str, Mount] = {}
         self._asked: dict[str, datetime] = {}
+        self._to_ask: list[str] = []
         self._writable: set[str] = set()
         self._full: set[str] = set()
         self._hung: set[str] = set()
@@ -79,7 +81,8 @@ class Mounts:
         """Ask all mounts once a minute; say what has answered, and what should have."""
         seen = Seen()
         if 60 in round_.due:
-            self._begin(round_.ts, seen)
+            self._begin(seen)
+        self._ask_some(round_.ts)
         for point in list(self._asked):
             answer = self._runner.take(f"mount {point}")
             if answer is not None:
@@ -108,7 +111,7 @@ class Mounts:
     def close(self) -> None:
         """The runner lets go of the programs."""
 
-    def _begin(self, ts: datetime, seen: Seen) -> None:
+    def _begin(self, seen: Seen) -> None:
         self._mounts = {mount.point: mount for mount in watched(parse_mountinfo(whole_text(self._table)))}
         for gone in (self._writable | self._hung | self._used.keys()) - self._mounts.keys():
             self._writable.discard(gone)
@@ -117,12 +120,17 @@ class Mounts:
         for point, mount in self._mounts.items():
             if mount.hidden:
                 seen.looks.append(Look("mount", point, "hidden", reason="another mount lies over it for this process"))
-                continue
+        self._to_ask = [mount.point for mount in self._mounts.values() if not mount.hidden]
+        seen.looks += [self._hanging(point) for point in self._mounts.keys() & self._hung]
+        seen.whole, seen.silent = frozenset({"mount", "disk"}), frozenset(self._mounts)
+
+    def _ask_some(self, ts: datetime) -> None:
+        """A few each second: thirty programs started at once would hold up the sources behind this one."""
+        some, self._to_ask = self._to_ask[:_AT_ONCE], self._to_ask[_AT_ONCE:]
+        for point in some:
             ask = ["--file-system", "--format=%a %b %d %c", "--", point]
             if self._runner.start(f"mount {point}", "stat", ask, deadline_s=None, most=4096):
                 self._asked[point] = ts
-        seen.looks += [self._hanging(point) for point in self._mounts.keys() & self._hung]
-        seen.whole, seen.silent = frozenset({"mount", "disk"}), frozenset(self._mounts)
 
     def _state(self, mount: Mount) -> Look:
         facts = {"type": mount.kind, "source": mount.source, "read_only": mount.read_only}

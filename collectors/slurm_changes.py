@@ -20,6 +20,7 @@ from graynode.pipeline.schema import stable_id
 
 _PLACED: Final = ("allocated", "running")
 _ORDER: Final = {"queued": 0, "allocated": 1, "running": 2}
+_MOST_LATER: Final = 10_000
 FORGET_AFTER: Final = 3
 """Answers without a job after which it is gone: one may be cut, and what the accounting knows comes a little later."""
 
@@ -40,6 +41,7 @@ class Jobs:
     def __init__(self, cluster_name: str, work: Mapping[str, str]) -> None:
         self.cluster_name, self._work = cluster_name, work
         self.known: dict[str, Known] = {}
+        self._later: dict[str, Job] = {}
 
     def seen(self, jobs: Iterable[Job], now: datetime) -> Iterator[Row]:
         """Rows of what the whole queue's answer changes. Jobs that it lacks are ``missing`` afterwards."""
@@ -61,11 +63,17 @@ class Jobs:
         return [job_id for job_id, known in self.known.items() if known.missed and known.state not in ENDED]
 
     def ended(self, jobs: Iterable[Job], now: datetime) -> Iterator[Row]:
-        """Rows of ends that the accounting or the completion log knows, and the queue does not show."""
-        for job in jobs:
+        """Rows of ends that the accounting or the completion log knows, and the queue does not show.
+
+        What the queue still shows it tells better itself; the end is kept for the case that it forgets the job first.
+        """
+        for job in [*self._later.values(), *jobs]:
             known = self.known.get(job.job_id)
-            if known is not None and not known.missed:
-                continue  # the queue shows it still, and tells more
+            if known is not None and not known.missed and known.state not in ENDED:
+                if len(self._later) < _MOST_LATER:
+                    self._later[job.job_id] = job
+                continue
+            self._later.pop(job.job_id, None)
             if job.state in ENDED or (job.state == "requeued" and known is None):
                 yield from self.learn(job, now)
 

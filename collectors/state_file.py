@@ -24,7 +24,7 @@ class StateFile:
         """The object last saved, ``{}`` without one."""
         try:
             loaded = json.loads(self.path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return {}
         return loaded if isinstance(loaded, dict) else {}
 

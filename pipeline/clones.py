@@ -41,6 +41,8 @@ Life = tuple[int, str]
 class _Machine:
     began: dict[Life, datetime] = field(default_factory=dict)
     """Lives in the order in which they were met, with the time of their first sample."""
+    said: tuple[str, str | None] = ("", None)
+    """Epoch and boot of its last message, as they were written."""
     newest_sent: str = ""
     told_ms: int = -_AGAIN_MS
 
@@ -73,22 +75,26 @@ class CloneWatch:
             return []
         source = frame[SOURCE].to_numpy()
         starts = np.flatnonzero(np.append(True, source[1:] != source[:-1]))
-        firsts = frame.select(SOURCE, "ts", *_WHO)[starts]
+        boots = frame["boot_id"].gather(starts).to_list()
         told: list[tuple[int, dict[str, Any]]] = []
-        for row in firsts.iter_rows(named=True):
-            index = row[SOURCE]
-            event = self._see(received[index], row["boot_id"] or "", row["ts"])
+        for at, index, boot in zip(starts.tolist(), source[starts].tolist(), boots, strict=True):
+            one = received[index]
+            machine, said = self._machine(one), (one.message.headers.get("epoch", ""), boot)
+            if said == machine.said:  # the usual case
+                continue
+            machine.said = said
+            who = frame.row(at, named=True)
+            event = self._see(machine, one, boot or "", who["ts"])
             if event is not None:
-                told.append((index, {**event, **{name: row[name] for name in _WHO}}))
+                told.append((index, {**event, **{name: who[name] for name in _WHO}}))
         return told
 
     def _machine(self, received: Received) -> _Machine:
         return self._machines.setdefault(received.message.key, _Machine())
 
-    def _see(self, received: Received, boot_id: str, ts: datetime) -> dict[str, Any] | None:
+    def _see(self, machine: _Machine, received: Received, boot_id: str, ts: datetime) -> dict[str, Any] | None:
         epoch = received.message.headers.get("epoch", "")
         life = (int(epoch) if epoch.isascii() and epoch.isdigit() and len(epoch) < 20 else 0, boot_id)
-        machine = self._machine(received)
         if not boot_id:  # written by a source that does not know: no sign of anything
             return None
         if life not in machine.began:

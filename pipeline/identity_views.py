@@ -20,6 +20,12 @@ def _attribute(name: str) -> str:
     return f"CASE WHEN json_valid(attributes) THEN json_extract_string(attributes, '$.{name}') END"
 
 
+_UNCONFIRMED: Final = (
+    f"coalesce({_attribute('identity')} = 'unconfirmed' "
+    f"OR {_attribute('node_id_source')} IN ('exporter', 'agentless'), false)"
+)
+"""What is only known by the address at which something answers: it takes no machine's host name away."""
+
 _HISTORY: Final = f"""
 WITH marked AS (
   SELECT *, kind = 'gpu' AND node_id IS DISTINCT FROM lag(node_id) OVER one AS at_new_home,
@@ -65,7 +71,8 @@ FROM stays GROUP BY cluster, entity, node_id, stay
 
 _NAMES: Final = f"""
 WITH claims AS (
-  SELECT cluster, node_id, 'hostname' AS system, node AS name, NULL::VARCHAR AS uid, ts, valid_until
+  SELECT cluster, node_id, CASE WHEN {_UNCONFIRMED} THEN 'address' ELSE 'hostname' END AS system, node AS name,
+    NULL::VARCHAR AS uid, ts, valid_until
   FROM inventory WHERE kind = 'node' AND node IS NOT NULL
   UNION ALL
   SELECT cluster, node_id, entity, CASE WHEN coalesce(valid_until > ts, true) THEN {_attribute("name")} END,
@@ -95,14 +102,14 @@ FROM ends WHERE name IS NOT NULL AND (other_name OR other_machine)
 
 _MACHINES: Final = f"""
 WITH named AS (
-  SELECT cluster, node_id, max(name) FILTER (system = 'hostname') AS hostname,
+  SELECT cluster, node_id, max(name) FILTER (system IN ('hostname', 'address')) AS hostname,
     max(name) FILTER (system = 'slurm') AS slurm_node, max(name) FILTER (system = 'kubernetes') AS kubernetes_node,
     max(uid) FILTER (system = 'kubernetes') AS kubernetes_uid
   FROM machine_names WHERE until IS NULL OR until > now() GROUP BY ALL),
 former AS (
   SELECT cluster, node_id, arg_max(name, since) AS last_hostname, arg_max(since, since) AS hostname_since,
     arg_max(ended_by, since) AS ended_by
-  FROM machine_names WHERE system = 'hostname' GROUP BY ALL),
+  FROM machine_names WHERE system IN ('hostname', 'address') GROUP BY ALL),
 seen AS (SELECT cluster, node_id, min(ts) AS first_seen, max(ts) AS changed FROM inventory GROUP BY ALL),
 facts AS (
   SELECT cluster, node_id, model, serial, driver_version, {_attribute("node_id_source")} AS node_id_source

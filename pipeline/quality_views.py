@@ -170,8 +170,8 @@ silent AS (
   GROUP BY m.cluster, m.node_id, m.node, m.first_due, m.last_due),
 said AS (
   SELECT q.cluster, q.node_id, coalesce(m.node, q.node) AS node,
-    CASE WHEN q.table_name = 'gpu' AND q.entity NOT IN ('*', q.node_id) THEN 'gpu' WHEN q.table_name = 'link' THEN 'link' ELSE 'node' END
-      AS scope,
+    CASE WHEN q.table_name = 'gpu' AND q.entity NOT IN ('*', q.node_id) THEN 'gpu'
+      WHEN q.table_name = 'link' THEN 'link' ELSE 'node' END AS scope,
     q.entity, q.state, q.planned, q.reason, greatest(q.since, a) AS since,
     least(coalesce(q.until, b), b, coalesce(m.last_due, b)) AS until
   FROM quality_spells q LEFT JOIN machines_due m USING (cluster, node_id), span

@@ -1,4 +1,4 @@
-"""Collectors that know jobs, made from the configuration: Slurm, step times, job outputs."""
+"""Collectors that know jobs, made from the configuration: Slurm, Kubernetes, step times, job outputs."""
 
 # ruff: noqa: ANN401 (a collector's constructor is its own)
 from __future__ import annotations
@@ -13,6 +13,7 @@ def wanted(config: Config) -> tuple[str, ...]:
     """The collectors to run: those of ``agent.collectors``, and those whose own section asks for them."""
     asked = {
         "slurm_cluster": config.slurm.cluster,
+        "kubernetes_cluster": config.kubernetes.cluster,
         "steps": config.steps.socket is not None,
         "job_log": bool(config.job_log.paths),
     }
@@ -49,9 +50,42 @@ def _job_log(class_: Any, given: Any) -> Any:
         raise ConfigError(f"job_log.paths: {error}") from error
 
 
+def _kubernetes(class_: Any, given: Any) -> Any:
+    try:
+        return class_(given.machine, given.context, _kubernetes_settings(given.config))
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _kubernetes_cluster(class_: Any, given: Any) -> Any:
+    try:
+        return class_(given.machine, _kubernetes_settings(given.config))
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _kubernetes_settings(config: Config) -> Any:
+    from graynode.collectors.kubernetes_api import Access
+    from graynode.collectors.kubernetes_jobs import Labels
+    from graynode.collectors.kubernetes_settings import Settings
+
+    k = config.kubernetes
+    return Settings(
+        node_name=k.node_name,
+        socket=k.socket,
+        api=k.api,
+        access=Access("", k.token_file, k.ca_file),
+        keep_s=k.keep_s,
+        labels=Labels(k.user_label, k.account_label, k.work_label),
+        kueue=k.kueue,
+    )
+
+
 MAKE: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
     "slurm": _slurm,
     "slurm_cluster": _slurm_cluster,
+    "kubernetes": _kubernetes,
+    "kubernetes_cluster": _kubernetes_cluster,
     "steps": _steps,
     "job_log": _job_log,
 }

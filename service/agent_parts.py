@@ -107,45 +107,9 @@ def _services(class_: Any, given: Given) -> Collector:
     return made
 
 
-def _kubernetes(class_: Any, given: Given) -> Collector:
-    settings = _kubernetes_settings(given.config)
-    try:
-        made: Collector = class_(given.machine, given.context, settings)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    return made
-
-
-def _kubernetes_cluster(class_: Any, given: Given) -> Collector:
-    try:
-        made: Collector = class_(given.machine, _kubernetes_settings(given.config))
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
-    return made
-
-
-def _kubernetes_settings(config: Config) -> Any:
-    from graynode.collectors.kubernetes_api import Access
-    from graynode.collectors.kubernetes_jobs import Labels
-    from graynode.collectors.kubernetes_settings import Settings
-
-    k = config.kubernetes
-    return Settings(
-        node_name=k.node_name,
-        socket=k.socket,
-        api=k.api,
-        access=Access("", k.token_file, k.ca_file),
-        keep_s=k.keep_s,
-        labels=Labels(k.user_label, k.account_label, k.work_label),
-        kueue=k.kueue,
-    )
-
-
 _MAKE: Final[Mapping[str, Make]] = {
     "nvml": _nvml,
     "host": _host,
-    "kubernetes": _kubernetes,
-    "kubernetes_cluster": _kubernetes_cluster,
     "kernel_log": _kernel_log,
     "simulated": _simulated,
     "replay": _replay,

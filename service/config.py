@@ -38,7 +38,16 @@ class Agent(Section, frozen=True):
     state_dir: Path = Path("/var/lib/graynode")
     node_id: str = ""
     node: str = ""
-    collectors: tuple[str, ...] = ("nvml", "kernel_log", "infiniband", "ethtool", "services", "slurm", "host")
+    collectors: tuple[str, ...] = (
+        "nvml",
+        "kernel_log",
+        "infiniband",
+        "ethtool",
+        "services",
+        "slurm",
+        "kubernetes",
+        "host",
+    )
     batch_s: Seconds = 5.0
     deadline_s: Seconds = 10.0
     spool_max_bytes: Positive = 1 << 30
@@ -213,12 +222,13 @@ class Fields(Section, frozen=True):
 
 
 class Kubernetes(Section, frozen=True):
-    """Collectors ``kubernetes`` (each node) and ``kubernetes_cluster`` (one machine).
+    """Kubernetes. On each node jobs are found by themselves; ``cluster`` is for one machine, which follows all nodes.
 
     ``api`` is empty inside a cluster, ``https://host:port`` outside, or ``off``; an empty ``node_name`` is
     ``$NODE_NAME`` or the host's name; the labels are a site's own for the user, the account and the kind of work.
     """
 
+    cluster: bool = False
     node_name: str = ""
     socket: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
     api: str = ""

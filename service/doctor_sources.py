@@ -23,6 +23,7 @@ from graynode.collectors.context import JobContext
 from graynode.collectors.health import Health, process_tree
 from graynode.collectors.release import REQUEST
 from graynode.pipeline.schema import TABLES
+from graynode.service.agent_jobs import wanted
 from graynode.service.agent_parts import Given, connect, make_one, probes
 from graynode.service.config import Config, ConfigError
 from graynode.service.doctor_cost import SAMPLED, bytes_per_day
@@ -78,10 +79,9 @@ def harmless(config: Config, folder: Path) -> Config:
     """
     with contextlib.suppress(OSError):
         shutil.copy(config.agent.state_dir / REQUEST, folder / REQUEST)
-    steps = getattr(config, "steps", None)
-    if steps is None:
+    if config.steps.socket is None:
         return config
-    return msgspec.structs.replace(config, steps=msgspec.structs.replace(steps, socket=folder / "steps.sock"))
+    return msgspec.structs.replace(config, steps=msgspec.structs.replace(config.steps, socket=folder / "steps.sock"))
 
 
 def try_sources(
@@ -95,7 +95,7 @@ def try_sources(
     """Run the rounds. ``ConfigError`` for settings that a collector cannot use."""
     health = Health(monotonic, machine.proc)
     given = Given(config, machine, health, JobContext())
-    trials, collectors = _make(config.agent.collectors, given, make)
+    trials, collectors = _make(wanted(config), given, make)
     connect(list(collectors.values()))
     health.probes += probes(list(collectors.values()))
     run = _Run(trials, collectors, health, config.agent.deadline_s, monotonic, pause)

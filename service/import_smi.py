@@ -1,12 +1,13 @@
 """``graynode import --format nvidia-smi``: what ``nvidia-smi`` wrote, as ``gpu``, ``inventory`` and ``quality`` rows.
 
-A file of any length is read once, in pieces of some thousand rows; each piece is whole in the lake or not there.
-``inventory`` and ``quality`` are logs of changes: a file that says the same a thousand times gives one row.
+Files of any length and number are read one after the other, in pieces of some thousand rows; each piece is whole in the
+lake or not there. ``inventory`` and ``quality`` are logs of changes: what is said a thousand times gives one row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,10 +18,9 @@ from graynode.service.config import ConfigError
 from graynode.service.import_formats import NotThisFormat
 from graynode.service.import_landing import Landed, land_rows
 from graynode.service.import_reading import hash_of, opened_text, position
-from graynode.service.import_smi_capture import Capture
 from graynode.service.import_smi_ledger import Ledger
-from graynode.service.import_smi_record import Row, Told, Where, rows, spend_shared
-from graynode.service.import_smi_sift import Sifted, sift
+from graynode.service.import_smi_reader import Reader
+from graynode.service.import_smi_record import Told, Where
 from graynode.service.import_smi_split import Splitter
 from graynode.service.import_smi_time import Clock, instant_of, zone_of
 from graynode.service.import_windows import Brought
@@ -46,37 +46,45 @@ class Asked:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of one file."""
+    """What became of all files of one command; ``failed`` says why a file could not be read, or not to its end."""
 
     ledger: Ledger = field(default_factory=Ledger)
     landed: dict[str, Landed] = field(default_factory=lambda: {name: Landed() for name in TABLES})
     brought: Brought = field(default_factory=Brought)
+    failed: dict[Path, str] = field(default_factory=dict)
+    values: dict[Path, tuple[int, int]] = field(default_factory=dict)
+    """Per file, values stored and refused."""
     first: datetime | None = None
     last: datetime | None = None
 
 
-def import_file(
+@dataclass(frozen=True, slots=True)
+class _File:
+    path: Path
+    id: str
+    otherwise: datetime
+    """The time of captures that have none."""
+
+
+def import_files(
     lake: Lake,
     cluster: str,
-    path: Path,
+    paths: Sequence[Path],
     asked: Asked,
     *,
     now: datetime,
     told: Progress = lambda _share: None,
     piece_rows: int = _PIECE_ROWS,
 ) -> Outcome:
-    """Read one file into the lake. ``NotThisFormat``: it is something else, with what to do; ``ConfigError``: it or an
-    option cannot be used; ``LakeError``: not now, and what is stored stays.
+    """Read the files into the lake. ``ConfigError``: an option cannot be used; ``LakeError``: not now, and what is
+    stored stays. A file that cannot be used costs itself.
     """
-    refuse_others(path)
-    clock = Clock(zone_of(asked.zone), _otherwise(path, asked), now)
-    file_id = hash_of(path)
-    where = Where(cluster, asked.node, asked.node_id, file_id, "nvidia-smi")
-    mark = "/".join(
-        ("import/nvidia-smi", cluster, file_id, asked.node, asked.node_id, asked.zone, asked.at or "", asked.query)
-    )
+    zone_of(asked.zone)
     out = Outcome()
-    for number, piece in enumerate(_pieces(path, asked, clock, where, out, told, piece_rows), 1):
+    files = list(_usable(paths, asked, out))
+    said = (asked.node, asked.node_id, asked.zone, asked.at or "", asked.query, *(file.id for file in files))
+    mark = f"import/nvidia-smi/{cluster}/{hashlib.sha256(chr(0).join(said).encode()).hexdigest()}"
+    for number, piece in enumerate(_pieces(files, cluster, asked, out, now, told, piece_rows), 1):
         for name in TABLES:
             out.landed[name] += land_rows(lake, name, getattr(piece, name), mark, number)
         out.brought.hours |= {row["ts"].replace(minute=0, second=0, microsecond=0) for row in piece.gpu}
@@ -85,96 +93,50 @@ def import_file(
     return out
 
 
-def _otherwise(path: Path, asked: Asked) -> datetime:
-    if asked.at is not None:
-        return instant_of(asked.at)
-    try:
-        return datetime.fromtimestamp(path.stat().st_mtime, UTC)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error
+def _usable(paths: Sequence[Path], asked: Asked, out: Outcome) -> Iterator[_File]:
+    at = None if asked.at is None else instant_of(asked.at)
+    for path in paths:
+        try:
+            refuse_others(path)
+            yield _File(path, hash_of(path), at or datetime.fromtimestamp(path.stat().st_mtime, UTC))
+        except NotThisFormat as error:
+            out.failed[path] = f"{path}: is not nvidia-smi: {error}"
+        except ConfigError as error:
+            out.failed[path] = str(error)
 
 
 def _pieces(
-    path: Path, asked: Asked, clock: Clock, where: Where, out: Outcome, told: Progress, piece_rows: int
+    files: Sequence[_File],
+    cluster: str,
+    asked: Asked,
+    out: Outcome,
+    now: datetime,
+    told: Progress,
+    piece_rows: int,
 ) -> Iterator[Told]:
-    size = max(path.stat().st_size, 1)
-    splitter = Splitter(out.ledger, [name for name in asked.query.split(",") if name])
-    reader, held = _Reader(clock, where, out), Told()
-    with opened_text(path) as file:
-        for capture in splitter.captures(file):
-            reader.take(capture, held)
-            if len(held.gpu) >= piece_rows:
-                told(position(file) / size)
-                yield held
-                held = Told()
+    held, reader = Told(), Reader(out.ledger)
+    for done, file in enumerate(files):
+        clock = Clock(zone_of(asked.zone), file.otherwise, now)
+        where = Where(cluster, asked.node, asked.node_id, file.id, "nvidia-smi")
+        splitter = Splitter(out.ledger, [name for name in asked.query.split(",") if name])
+        before = (out.ledger.stored.total(), out.ledger.refused.total())
+        try:
+            size = max(file.path.stat().st_size, 1)
+            with opened_text(file.path) as text:
+                for capture in splitter.captures(text):
+                    reader.take(capture, clock, where, held)
+                    if len(held.gpu) >= piece_rows:
+                        told((done + position(text) / size) / len(files))
+                        yield held
+                        held = Told()
+        except (ConfigError, OSError) as error:
+            out.failed[file.path] = str(error)
+        after = (out.ledger.stored.total(), out.ledger.refused.total())
+        out.values[file.path] = (after[0] - before[0], after[1] - before[1])
+        told((done + 1) / len(files))
+    out.first, out.last = reader.first, reader.last
     if held.gpu:
         yield held
-
-
-class _Reader:
-    """Captures become rows; what was told of a GPU before is not told again."""
-
-    def __init__(self, clock: Clock, where: Where, out: Outcome) -> None:
-        self._clock, self._where, self._out = clock, where, out
-        self._machines: dict[str, str] = {}
-        self._facts: dict[tuple[str, str, str], Row] = {}
-        self._bad: dict[tuple[str, str, str], str] = {}
-
-    def take(self, capture: Capture, held: Told) -> None:
-        """Add a capture's rows to ``held``."""
-        ledger = self._out.ledger
-        shared = sift(capture.form, capture.shared, ledger)
-        shared.facts["machine"] = self._machine(capture)
-        before = len(held.gpu)
-        for device in capture.devices:
-            made, own = rows(capture.form, device, shared, self._clock.moment, self._where, ledger)
-            if made.gpu:
-                self._add(capture.form, made, own, held)
-        if capture.devices:
-            ledger.captures[f"{capture.form}, {capture.schema}"] += 1
-        spend_shared(shared, len(held.gpu) > before, ledger)
-
-    def _machine(self, capture: Capture) -> str:
-        """A name for the machine of a capture without a host: the least UUID of those first seen together."""
-        uuids = sorted(
-            text for d in capture.devices for name, text in d.readings if name in ("uuid", "gpu uuid", "gpu_uuid")
-        )
-        known = next((self._machines[uuid] for uuid in uuids if uuid in self._machines), uuids[0] if uuids else "")
-        self._machines.update(dict.fromkeys(uuids, known))
-        return known
-
-    def _add(self, form: str, made: Told, own: Sifted, held: Told) -> None:
-        held.gpu += made.gpu
-        ts = made.gpu[0]["ts"]
-        self._out.first = min(self._out.first or ts, ts)
-        self._out.last = max(self._out.last or ts, ts)
-        for row in made.inventory:
-            facts = {name: value for name, value in row.items() if name != "ts"}
-            key = (form, row["node_id"], row["entity"])  # each form knows other facts
-            if self._facts.get(key) != facts:
-                self._facts[key] = facts
-                held.inventory.append(row)
-        self._changes(made, own, held)
-
-    def _changes(self, made: Told, own: Sifted, held: Told) -> None:
-        told: set[tuple[str, str, str]] = set()
-        for row in made.quality:
-            key = (row["node_id"], row["entity"], row["field"])
-            told.add(key)
-            if self._bad.get(key) != row["state"]:
-                self._bad[key] = row["state"]
-                held.quality.append(row)
-        who = made.gpu[0]
-        for name in own.gpu:
-            key = (who["node_id"], who["gpu_uuid"], name)
-            if key not in told and self._bad.pop(key, None) is not None:
-                held.quality.append(
-                    {
-                        **{k: who[k] for k in ("ts", "cluster", "node_id", "node")},
-                        "table_name": "gpu", "entity": who["gpu_uuid"], "field": name, "state": "measured",
-                        "reason": f"{self._where.source}: has a value again",
-                    }
-                )  # fmt: skip
 
 
 def refuse_others(path: Path) -> None:

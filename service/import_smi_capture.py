@@ -9,6 +9,9 @@ from graynode.service.import_smi_fields import Form
 from graynode.service.import_smi_ledger import Reading
 from graynode.service.import_smi_record import Device
 
+MOST_VALUES: Final = 1_000_000
+"""Values of one capture; the largest real one, with all its possible clocks, has some thousand a GPU."""
+MOST_DEVICES: Final = 256
 LONGEST: Final = 1 << 20
 """Characters of a line; the longest real one (a header of 214 columns) has 8 thousand."""
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from graynode.service.import_smi_capture import Capture
+from graynode.service.import_smi_capture import MOST_DEVICES, Capture
 from graynode.service.import_smi_fields import entries
 from graynode.service.import_smi_ledger import Ledger
 from graynode.service.import_smi_record import Device
@@ -68,7 +68,7 @@ class CsvReader:
             self._ledger.refuse("the last value of a file that ends without a line end: it may be cut")
         whole = None
         key = line if self._who is None else cells[self._who]
-        if key in self._seen:
+        if key in self._seen or len(self._capture.devices) >= MOST_DEVICES:
             whole = self.rest()
         self._seen.add(key)
         self._capture.devices.append(Device(readings))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Final
 
 from graynode.pipeline.schema import TABLES
@@ -13,11 +12,13 @@ from graynode.service.import_smi import Asked, Outcome
 _SHOWN: Final = 20
 
 
-def lines(path: Path, cluster: str, done: Outcome, asked: Asked, now: datetime) -> Iterator[str]:
-    """The account of one file."""
+def lines(cluster: str, done: Outcome, asked: Asked, now: datetime) -> Iterator[str]:
+    """The account: of several files a line each, and then all together."""
     ledger = done.ledger
     captures = "; ".join(f"{count:,} of {form}" for form, count in ledger.captures.most_common()) or "none"
-    yield f"{path}: captures: {captures}"
+    for path, (stored, refused) in done.values.items():
+        yield f"{path}: {stored + refused:,} values read: {stored:,} stored, {refused:,} refused"
+    yield f"captures: {captures}"
     if done.first is not None and done.last is not None:
         yield f"  from {done.first:%Y-%m-%d %H:%M:%S} to {done.last:%Y-%m-%d %H:%M:%S} UTC, zone taken as {asked.zone}"
     yield f"{ledger.read:>9,} values read, cluster {cluster!r}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from graynode.service.import_smi_capture import Capture
+from graynode.service.import_smi_capture import MOST_VALUES, Capture
 from graynode.service.import_smi_ledger import Ledger
 from graynode.service.import_smi_record import Device
 
@@ -24,11 +24,12 @@ def ends(line: str) -> bool:
 class TextReader:
     """One log. ``line`` by line; ``capture`` is what has been read."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, most: int = MOST_VALUES) -> None:
         self._ledger = ledger
         self._stack: list[tuple[int, str]] = []
         self._device: Device | None = None
         self._part: Device | None = None
+        self._left = self._most = most
         self.capture = Capture("text", "-q")
 
     def line(self, text: str) -> None:
@@ -40,8 +41,9 @@ class TextReader:
             self.capture.devices.append(self._device)
             return
         found = _LINE.match(text.replace("\t", "    "))
-        if found is None:
-            self._ledger.refuse("a line that is no value of -q")
+        self._left -= 1
+        if found is None or self._left < 0:
+            self._ledger.refuse("a line that is no value of -q" if found is None else f"beyond {self._most:,} in a log")
             return
         indent = len(found[1] if found[2] is not None else found[4])
         self._enter(indent, (found[2] if found[2] is not None else found[5]).strip().lower())

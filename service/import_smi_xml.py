@@ -10,13 +10,12 @@ import re
 from typing import Final
 from xml.parsers import expat
 
-from graynode.service.import_smi_capture import Capture
+from graynode.service.import_smi_capture import MOST_VALUES, Capture
 from graynode.service.import_smi_ledger import Ledger, Reading
 from graynode.service.import_smi_record import Device
 
 _DEEPEST: Final = 32
 _LONGEST_TEXT: Final = 64 << 10
-_MOST_VALUES: Final = 1_000_000
 _STALL: Final = 4 << 20
 """Characters without a tag or text: expat holds an unfinished tag in memory and reads it anew at every call."""
 _DTD: Final = re.compile(r"nvsmi_device_(v\d+)\.dtd")
@@ -123,8 +122,8 @@ class XmlReader:
 
     def _value(self, text: str) -> None:
         self._values += 1
-        if self._values > _MOST_VALUES:
-            raise Hostile(f"more than {_MOST_VALUES:,} values in one document")
+        if self._values > MOST_VALUES:
+            raise Hostile(f"more than {MOST_VALUES:,} values in one document")
         into, names = self._where()
         into.append(("/".join(names), text))
 

@@ -49,7 +49,7 @@ def run(
         raise ConfigError(f"--format {format}: reads files: name at least one")
     into, when = lake or make_lake(config), now or datetime.now(UTC)
     plan = _plan(config, format, into, map_path, asked or import_smi.Asked(), when)
-    code = _import(plan.one, files[0], format) if len(files) == 1 else _import_all(plan.one, files, format)
+    code = plan.all(files)
     _windows(into, config.cluster, plan, when)
     return code
 
@@ -73,9 +73,9 @@ def run_asked(
 
 @dataclass(slots=True)
 class _Plan:
-    """How one file is imported, and what of all of them becomes windows afterwards."""
+    """How the files are imported, and what of them becomes windows afterwards."""
 
-    one: _One
+    all: Callable[[Sequence[Path]], int]
     table: str = ""
     brought: Brought = field(default_factory=Brought)
     step_s: float | None = None
@@ -85,30 +85,41 @@ def _plan(
     config: Config, format_: str, lake: Lake, map_path: Path | None, asked: import_smi.Asked, now: datetime
 ) -> _Plan:
     if format_ in FORMATS:
-        return _Plan(lambda path: import_datasets.import_file(lake, config, format_, path))
+        return _Plan(_each(format_, lambda path: import_datasets.import_file(lake, config, format_, path)))
     brought = Brought()
     if format_ == "nvidia-smi":
-        return _Plan(lambda path: _smi(lake, config.cluster, path, asked, brought, now), "gpu", brought, asked.step_s)
+        return _Plan(lambda paths: _smi(lake, config.cluster, paths, asked, brought, now), "gpu", brought, asked.step_s)
     if map_path is None:
         raise ConfigError(f"--format {format_}: needs --map FILE, which says what each column is (docs/import.md)")
     wanted = import_map.read(map_path)
-    return _Plan(
-        lambda path: import_map.import_file(lake, config.cluster, format_, path, wanted, brought, now=now),
-        wanted.table,
-        brought,
-        wanted.step_s or asked.step_s,
-    )
+
+    def one(path: Path) -> int:
+        return import_map.import_file(lake, config.cluster, format_, path, wanted, brought, now=now)
+
+    return _Plan(_each(format_, one), wanted.table, brought, wanted.step_s or asked.step_s)
 
 
-def _import_all(one: _One, files: Sequence[Path], format_: str) -> int:
-    code = 0
-    for path in files:
-        try:
-            code = max(code, _import(one, path, format_))
-        except ConfigError as error:
-            print(f"graynode: {error}", file=sys.stderr)
-            code = 2
-    return code
+def _each(format_: str, one: _One) -> Callable[[Sequence[Path]], int]:
+    """One file after the other; a bad one of several costs itself."""
+
+    def all_(paths: Sequence[Path]) -> int:
+        if len(paths) == 1:
+            return _import(one, paths[0], format_)
+        code, failed = 0, []
+        for path in paths:
+            try:
+                code = max(code, _import(one, path, format_))
+            except ConfigError as error:
+                failed.append(str(error))
+        return _failed(failed) or code
+
+    return all_
+
+
+def _failed(failed: Sequence[str]) -> int:
+    for text in failed:
+        print(f"graynode: {text}", file=sys.stderr)
+    return 2 if failed else 0
 
 
 def _import(one: _One, path: Path, format_: str) -> int:
@@ -122,12 +133,22 @@ def _import(one: _One, path: Path, format_: str) -> int:
         raise ConfigError(f"{path}: is being imported by another process: {error}") from error
 
 
-def _smi(lake: Lake, cluster: str, path: Path, asked: import_smi.Asked, brought: Brought, now: datetime) -> int:
-    with progress_bar(f"importing {path.name}") as told:
-        done = import_smi.import_file(lake, cluster, path, asked, now=now, told=told)
+def _smi(
+    lake: Lake, cluster: str, paths: Sequence[Path], asked: import_smi.Asked, brought: Brought, now: datetime
+) -> int:
+    try:
+        with progress_bar(f"importing {len(paths)} files of nvidia-smi") as told:
+            done = import_smi.import_files(lake, cluster, paths, asked, now=now, told=told)
+    except (LakeError, LakeTooNew) as error:
+        raise ConfigError(str(error)) from error
+    except SecondWriter as error:
+        raise ConfigError(f"these files are being imported by another process: {error}") from error
     brought.add(done.brought)
-    print("\n".join(import_smi_say.lines(path, cluster, done, asked, now)))
-    return 0 if done.ledger.stored.total() else 1
+    if done.values:
+        print("\n".join(import_smi_say.lines(cluster, done, asked, now)))
+    if len(paths) == 1 and done.failed:
+        raise ConfigError(next(iter(done.failed.values())))
+    return _failed(list(done.failed.values())) or (0 if done.ledger.stored.total() else 1)
 
 
 def _windows(lake: Lake, cluster: str, plan: _Plan, now: datetime) -> None:

@@ -43,7 +43,7 @@ class Homes:
 
     def whose(self, table: str, labels: Mapping[str, str], *, of_instance: bool = True) -> Whose | str:
         """Whose a series of that table is, or why it is nobody's."""
-        if table == "gpu":
+        if table in ("gpu", "event"):
             return self.gpu(labels, of_instance=of_instance)
         return self.link(labels) if table == "link" else self.host(labels)
 

@@ -19,7 +19,7 @@ import polars as pl
 from graynode.pipeline.lake import Lake
 from graynode.pipeline.lake_format import frame_schema
 from graynode.pipeline.schema import TABLES
-from graynode.service.import_landing import land
+from graynode.service.import_landing import land, land_rows
 from graynode.service.import_windows import make_windows
 from graynode.service.prometheus_answer import Answer, Series
 from graynode.service.prometheus_client import PrometheusClient
@@ -27,7 +27,8 @@ from graynode.service.prometheus_grid import Grid
 from graynode.service.prometheus_identity import GROUPED, Homes, Whose
 from graynode.service.prometheus_plan import Chunk, chunks, matchers, shards
 from graynode.service.prometheus_refusals import Away, TooMuch
-from graynode.service.prometheus_wanted import GPU, GPU_NAMES, NODE, NODE_NAMES, Wanted, known
+from graynode.service.prometheus_wanted import GPU, GPU_NAMES, NODE, NODE_NAMES, Wanted, known, last_of
+from graynode.service.prometheus_xid import NAMES, events
 
 _LATE_SPLITS: Final = 2
 """A query that does not end in time is halved twice; if that does not help, the server hangs."""
@@ -60,6 +61,7 @@ class Found:
     kind: Kind
     wanted: list[Wanted]
     label: str
+    xids: tuple[Wanted, ...] = ()
 
     @property
     def anchors(self) -> str:
@@ -112,9 +114,11 @@ class Importer:
         found = []
         for kind in KINDS:
             selector = self._selector(f'__name__=~"{kind.metrics}"')
-            there = known(kind.wanted, self._client.names("__name__", selector, start_s, end_s))
+            names = self._client.names("__name__", selector, start_s, end_s)
+            there = known(kind.wanted, names)
             if there:
-                found.append(Found(kind, there, self._label(there, start_s, end_s)))
+                xids = tuple(last_of("event", "code", name) for name in NAMES if name in names and kind is KINDS[0])
+                found.append(Found(kind, there, self._label(there, start_s, end_s), xids))
         return found
 
     def run(self, found: Sequence[Found], start_s: int, end_s: int, told: Callable[[Chunk, float], None]) -> None:
@@ -168,6 +172,7 @@ class Importer:
             return
         for name, grid in grids.items():
             self._store(name, grid, f"{mark}/{name}", chunk)
+        self._store_xids(found, chunk, shard, mark)
         self._lake.write(table, pl.DataFrame(schema=frame_schema(table)), offsets={mark: chunk.end_s})
         self.tally.done += 1
 
@@ -197,6 +202,21 @@ class Importer:
                 for series in sorted(answer.series, key=lambda s: sorted(s.labels.items())):
                     self._put(grids[wanted.table], wanted, series)
         return grids
+
+    def _store_xids(self, found: Found, chunk: Chunk, shard: list[str], mark: str) -> None:
+        """Changes of the last Xid; the evaluation before the chunk's first says what it was."""
+        step_s = self._settings.step_s
+        whole = Chunk(chunk.start_s - step_s, chunk.end_s)
+        owned = []
+        for wanted in found.xids:
+            for answer in self._ask(wanted, whole, found.label, shard, _LATE_SPLITS):
+                for series in answer.series:
+                    whose = self._whose(wanted, series.labels)
+                    if not isinstance(whose, str):
+                        owned.append((whose, series))
+        landed = land_rows(self._lake, "event", events(owned), f"{mark}/event", chunk.end_s)
+        self.tally.rows["event"] += landed.stored
+        self.tally.there["event"] += landed.there
 
     def _put(self, grid: Grid, wanted: Wanted, series: Series) -> None:
         whose = self._whose(wanted, series.labels)

@@ -16,12 +16,14 @@ import polars as pl
 
 from graynode.detectors import make
 from graynode.detectors.base import TOLD
+from graynode.detectors.event_rules import from_events, is_clearing
 from graynode.detectors.gpu_words import named
 from graynode.pipeline.lake import Lake
 from graynode.service.import_levels import COLUMNS, Level, Levels
 from graynode.service.prometheus_answer import plain
 from graynode.service.prometheus_import import Found
 from graynode.service.prometheus_wanted import GPU, NODE
+from graynode.service.prometheus_xid import NAMES as XID_NAMES
 from graynode.service.rounds import Rounds
 
 DETECTORS: Final = ("rules", "ecc", "links", "pcie", "slow", "thermal")
@@ -150,28 +152,30 @@ def _of_level(level: Level) -> tuple[float, str]:
 # --- what has changed ----------------------------------------------------------------------------------------
 
 
-def _findings(lake: Lake, cluster: str, start: datetime, end: datetime) -> pl.DataFrame:
-    """All told findings of the last part of the time, in order."""
+def _findings(lake: Lake, cluster: str, start: datetime, end: datetime) -> list[Mapping[str, Any]]:
+    """All told findings of the last part of the time; those of events come last."""
     since = end - min(max((end - start) / _JUDGED_PART, _LEAST_JUDGED), _MOST_JUDGED)
     since = max(since.replace(minute=0, second=0, microsecond=0), start)
     rounds = Rounds(lake, cluster, {name: make(name) for name in DETECTORS}, window="1h")
     rounds.prime(since)
-    found = []
+    found: list[Mapping[str, Any]] = []
     for day in _days(since, end):
         for round_ in rounds.rounds(max(day, since), min(day + timedelta(days=1), end)):
-            told = rounds.score(round_).findings.filter(TOLD)
-            if told.height:
-                found.append(told)
-    return pl.concat(found) if found else pl.DataFrame()
+            found += rounds.score(round_).findings.filter(TOLD).to_dicts()
+    events = lake.read("event", since, end).filter((pl.col("cluster") == cluster) & (pl.col("kind") == "xid"))
+    return found + [f for f in from_events(events.sort("ts")) if not is_clearing(f)]
 
 
-def _of_findings(found: pl.DataFrame, suspects: dict[tuple[str, str], Suspect], seen: _Seen) -> list[str]:
+def _of_findings(
+    found: Sequence[Mapping[str, Any]], suspects: dict[tuple[str, str], Suspect], seen: _Seen
+) -> list[str]:
     """Each finding's reason to its suspect; gives those that are about many at once."""
-    if found.is_empty():
-        return []
-    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
-    for row in found.filter(pl.col("severity") != "digest").sort("ts").iter_rows(named=True):
-        groups[row["subject"], row["node_id"], row["gpu_uuid"], row["link"], row["cause"], row["signal"]].append(row)
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = defaultdict(list)
+    for row in sorted(found, key=lambda row: row["ts"]):
+        if row["severity"] != "digest":
+            groups[
+                tuple(row.get(name) for name in ("subject", "node_id", "gpu_uuid", "link", "cause", "signal"))
+            ].append(row)
     shared = []
     for (subject, node_id, uuid, link, _, _), rows in groups.items():
         reason = _of_rows(rows)
@@ -187,11 +191,11 @@ def _of_rows(rows: Sequence[Mapping[str, Any]]) -> tuple[float, str]:
     weight = max(_SEVERITY_WEIGHT[row["severity"]] for row in rows)
     if last["detector"] in _STATISTICS and len(rows) < _LASTING_H:
         weight = 0.0
-    ratio = max((row["score"] / row["threshold"] for row in rows if row["threshold"]), default=1.0)
-    since = min(row["since"] or row["ts"] for row in rows)
+    ratio = max((row["score"] / row["threshold"] for row in rows if row.get("threshold")), default=1.0)
+    since = min(row.get("since") or row["ts"] for row in rows)
     said = str(last["message"]).partition(": ")[2] or str(last["message"])
     return weight + min(ratio, 9.0) / 10.0, (
-        f"{said}; told in {len(rows):,} hours, since {since:{_MINUTE}}, last {last['ts']:{_MINUTE}}"
+        f"{said}; told {len(rows):,} times, since {since:{_MINUTE}}, last {last['ts']:{_MINUTE}}"
     )
 
 
@@ -262,6 +266,7 @@ _NEEDS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
     "PCIe generation": (("pcie_gen",),),
     "PCIe replays": (("pcie_replays",), ("pcie_gen",), ("pcie_width",)),
     "what the driver asks for (recovery action)": (("recovery_action",),),
+    "Xids (changes of the last one only)": (("xid",),),
     "network ports": (("link_downed", "symbol_errors", "tx_bytes"),),
 }
 """What is judged, and the fields it takes: one of each group."""
@@ -269,7 +274,7 @@ _NEEDS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
 
 def unjudged(found: Sequence[Found], jobs_known: bool) -> Iterator[str]:
     """What could not be judged because a series is missing, with the metric that would change it."""
-    have = {w.field for one in found for w in one.wanted}
+    have = {w.field for one in found for w in one.wanted} | {"xid" for one in found if one.xids}
     lines = []
     for what, groups in _NEEDS.items():
         missing = [group for group in groups if not have.intersection(group)]
@@ -284,5 +289,5 @@ def unjudged(found: Sequence[Found], jobs_known: bool) -> Iterator[str]:
 
 def _metric(group: Iterable[str]) -> str:
     """Names of exporters' metrics that would give one of these fields."""
-    names = {w.field: w.needs[0] for w in reversed((*GPU, *NODE))}
+    names = {w.field: w.needs[0] for w in reversed((*GPU, *NODE))} | {"xid": XID_NAMES[0]}
     return " or ".join(names.get(name, name) for name in group)

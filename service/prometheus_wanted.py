@@ -44,26 +44,27 @@ def last(metric: str, more: str = "") -> str:
     return f"last_over_time({metric}{{{more}$x}}[$r])"
 
 
-def _plain(table: str, field: str, metric: str, factor: float = 1.0, words: Mapping[int, str] | None = None) -> Wanted:
+def last_of(table: str, field: str, metric: str, factor: float = 1.0, words: Mapping[int, str] | None = None) -> Wanted:
+    """A field that is the last sample of one metric."""
     return Wanted(table, field, last(metric), (metric,), factor, words)
 
 
 _ROOT: Final = 'mountpoint="/",fstype!="rootfs",'
 _CPU: Final = "node_cpu_seconds_total"
 _HOST: Final = (
-    _plain("host", "load1", "node_load1"),
-    _plain("host", "mem_total_bytes", "node_memory_MemTotal_bytes"),
-    _plain("host", "mem_available_bytes", "node_memory_MemAvailable_bytes"),
+    last_of("host", "load1", "node_load1"),
+    last_of("host", "mem_total_bytes", "node_memory_MemTotal_bytes"),
+    last_of("host", "mem_available_bytes", "node_memory_MemAvailable_bytes"),
     Wanted(
         "host",
         "swap_used_bytes",
         f"{last('node_memory_SwapTotal_bytes')} - {last('node_memory_SwapFree_bytes')}",
         ("node_memory_SwapTotal_bytes", "node_memory_SwapFree_bytes"),
     ),
-    _plain("host", "oom_kills", "node_vmstat_oom_kill"),
+    last_of("host", "oom_kills", "node_vmstat_oom_kill"),
     Wanted("host", "uptime_s", f"time() - {last('node_boot_time_seconds')}", ("node_boot_time_seconds",)),
-    _plain("host", "clock_synced", "node_timex_sync_status"),
-    _plain("host", "clock_offset_s", "node_timex_offset_seconds"),
+    last_of("host", "clock_synced", "node_timex_sync_status"),
+    last_of("host", "clock_offset_s", "node_timex_offset_seconds"),
     Wanted(
         "host",
         "root_used_ratio",
@@ -106,10 +107,10 @@ _PORT_COUNTERS: Final = {
     "rx_packets": "port_packets_received_total",
 }
 _LINK: Final = (
-    _plain("link", "state", "node_infiniband_state_id", words=_STATES),
-    _plain("link", "phys_state", "node_infiniband_physical_state_id", words=_PHYSICAL),
-    _plain("link", "rate_gbps", "node_infiniband_rate_bytes_per_second", 8e-9),
-    *(_plain("link", field, f"node_infiniband_{name}") for field, name in _PORT_COUNTERS.items()),
+    last_of("link", "state", "node_infiniband_state_id", words=_STATES),
+    last_of("link", "phys_state", "node_infiniband_physical_state_id", words=_PHYSICAL),
+    last_of("link", "rate_gbps", "node_infiniband_rate_bytes_per_second", 8e-9),
+    *(last_of("link", field, f"node_infiniband_{name}") for field, name in _PORT_COUNTERS.items()),
 )
 
 

@@ -1,7 +1,10 @@
 """Which job has which GPU: several sources, MIG instances, and rows that know already."""
 
+from datetime import UTC, datetime, timedelta
+
 from graynode.collectors.context import GpuKey, JobContext, Placement
 
+NOW = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
 A, B = GpuKey("GPU-a"), GpuKey("GPU-b")
 
 
@@ -52,3 +55,38 @@ def test_processes_are_told_whole() -> None:
     context.set_pids({A: [12, 13]})
     context.set_pids({B: [14]})
     assert context.pids == {B: [14]}
+
+
+def test_a_scheduler_is_believed_before_the_job_itself() -> None:
+    """Whoever spoke first; what a job says of itself counts where no scheduler says anything."""
+    context = JobContext()
+    context.place("steps", {A: Placement("9", "stage-1", 3), B: Placement("9", None, 4)})
+    context.place("slurm", {A: Placement("7")})
+    assert context.of(A) == Placement("7")
+    assert context.of(B) == Placement("9", None, 4)
+
+
+def test_other_names_of_jobs() -> None:
+    """A name that a source knows is the job's id; any other stays as it is."""
+    context = JobContext()
+    context.set_aliases("slurm", {"123_4": "126"})
+    assert [context.job_named(name) for name in ("123_4", "126", "x")] == ["126", "126", "x"]
+    context.set_aliases("slurm", {})
+    assert context.job_named("123_4") == "123_4"
+
+
+def test_first_steps_are_bounded() -> None:
+    """The earliest of a job counts; the latest thousand jobs are kept."""
+    context = JobContext()
+    for number in range(1100):
+        context.note_first_step(str(number), NOW)
+    context.note_first_step("1099", NOW + timedelta(hours=1))
+    assert (context.first_step("1099"), context.first_step("0")) == (NOW, None)
+
+
+def test_rows_tell_which_gpu_has_which_index() -> None:
+    """Sources that know GPUs by index ask here; MIG instances have none of their own."""
+    context = JobContext()
+    context.stamp({"gpu": [{"gpu_uuid": "GPU-a", "gpu_index": 0}, {"gpu_uuid": "GPU-b", "gpu_index": 1}]})
+    context.stamp({"gpu": [{"gpu_uuid": "GPU-c", "gpu_index": 1, "mig_instance": "1"}]})
+    assert context.gpus == {0: "GPU-a", 1: "GPU-b"}

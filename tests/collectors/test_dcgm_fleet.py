@@ -13,16 +13,20 @@ from typing import Any
 import exporter_standin as standin
 import node_files
 import pytest
-from agent_fakes import until
+from agent_fakes import Sink, until
 from exporter_standin import Answer, Exporters, page, uuid_of
 from structlog.testing import capture_logs
 
 from graynode.collectors.base import CADENCES_S, Machine, NoSource, Round, utc_now
+from graynode.collectors.batch import Batcher, Misfits
+from graynode.collectors.carrier import Carrier
 from graynode.collectors.context import GpuKey, JobContext, Placement
 from graynode.collectors.dcgm import Dcgm
 from graynode.collectors.dcgm_http import Fetched
 from graynode.collectors.dcgm_scraper import Pace, Scraper
 from graynode.collectors.dcgm_targets import Target, TargetFiles, WrongTarget, fleet_target, own_target, parse_address
+from graynode.collectors.outbox import Outbox
+from graynode.pipeline.bus import BusUnavailable
 from graynode.pipeline.schema import stable_id
 
 Rows = dict[str, list[dict[str, Any]]]
@@ -130,7 +134,8 @@ def test_other_nodes_are_nodes_of_their_own_with_unconfirmed_identity(
         assert (host["gpus_read"], host["driver_version"], host["samples_taken"]) == (2, "580.105.08", 1.0)
         assert host["node_id_source"] == "exporter"
         node = w.some("inventory", node_id=node_id, kind="node")[-1]
-        assert json.loads(node["attributes"])["identity"] == "unconfirmed"
+        facts = json.loads(node["attributes"])
+        assert (facts["identity"], facts["hostname_on_page"]) == ("unconfirmed", f"gpu-node-{n}")
     stamps = sorted(row["ts"] for row in w.some("gpu", node_id=ids[3], gpu_uuid=uuid_of(0, 3)))
     assert all(abs(utc_now() - ts) < timedelta(minutes=1) for ts in stamps)
     assert len(set(stamps)) == len(stamps)
@@ -292,6 +297,34 @@ def test_rows_that_nobody_takes_are_bounded(machine: Machine, exporters: Exporte
         assert dcgm.scraper.waiting <= 256 + 3 * 4 + 1
     finally:
         dcgm.close()
+
+
+def test_batch_of_a_fleet_is_more_than_memory_may_hold(machine: Machine) -> None:
+    """A thousand nodes' messages of one batch go out in pieces: the bound is for a bus that takes nothing, and drops
+    nothing while it takes."""
+    batcher = Batcher(machine, 1, driver_load=lambda: None, now=utc_now, misfits=Misfits())
+    sink = Sink()
+    outbox = Outbox(sink, hold_bytes=1 << 20)
+    carrier = Carrier(batcher, outbox, 5.0, time.monotonic)
+    for n in range(1000):
+        carrier.add({"host": [{"node_id": f"node-{n}", "load1": 1.0}], "event": [_event(n)]}, utc_now())
+    carrier.last = True
+    carrier.run()
+    assert carrier.emptied
+    assert outbox.sent.dropped == 0
+    assert len(sink.rows("host")) == len(sink.rows("event")) == 1000
+    assert [topic for topic, _ in sink.sent[:1000]] == ["graynode.events"] * 1000
+    sink.trouble = BusUnavailable("away")
+    for n in range(1000):
+        carrier.add({"host": [{"node_id": f"node-{n}", "load1": 1.0}]}, utc_now())
+    calls = sink.calls
+    carrier.run()
+    assert sink.calls - calls <= 2  # a bus that is away is asked once a carrying, not once a piece
+    assert outbox.held_bytes <= 1 << 20
+
+
+def _event(n: int) -> dict[str, Any]:
+    return {"node_id": f"node-{n}", "event_id": str(n), "kind": "x"}
 
 
 def test_job_that_another_source_knows(machine: Machine, exporters: Exporters, watch: Callable[..., Watching]) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import math
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,8 +13,12 @@ from typing import Any
 import node_files
 import pytest
 from ethtool_standin import BNXT, ICE, MLX5, Fake, Standin, osfp, qsfp28
+from hypothesis import given
+from hypothesis import strategies as st
 from node_files import by, checked, round_at
 
+from graynode.collectors import ethtool_messages as messages
+from graynode.collectors import ethtool_module
 from graynode.collectors.base import NoSource, Rows
 from graynode.collectors.ethtool import Ethtool, interfaces
 from graynode.collectors.infiniband import Infiniband
@@ -288,6 +295,26 @@ def test_rows_are_infinibands_where_it_runs(tmp_path: Path) -> None:
     rows_of.close()
 
 
+def test_driver_that_hangs_holds_up_no_port_state(tmp_path: Path) -> None:
+    """The hanging call keeps its own thread; what ``infiniband`` takes is there or not, at once."""
+    standin, gate = Standin(eth0=Fake()), threading.Event()
+    made = _collector(tmp_path, standin)
+    rows_of = Infiniband(node_files.node(tmp_path))
+    rows_of.more, made.feeds = made.take, True
+    made.collect(round_at(0))
+    standin.ports["eth0"].lies = lambda answer: answer if gate.wait(20) else b""
+    hanging = threading.Thread(target=made.collect, args=(round_at(10),))
+    hanging.start()
+    for second in (11, 12):
+        row = by(rows_of.collect(round_at(second, 1.0))["link"], "link")[PORT]
+        assert row["state"] == "active"
+    assert "rx_pause_frames_prio3" not in row
+    gate.set()
+    hanging.join(20)
+    assert "rx_pause_frames_prio3" in by(rows_of.collect(round_at(13, 1.0))["link"], "link")[PORT]
+    rows_of.close()
+
+
 def test_roce_port_is_named_as_infiniband_names_it(tmp_path: Path) -> None:
     """The interface of a RoCE port is read under the RDMA port's name, a plain one under its own, an InfiniBand port
     has none."""
@@ -299,3 +326,26 @@ def test_roce_port_is_named_as_infiniband_names_it(tmp_path: Path) -> None:
     at = ports.sys / "class/infiniband/mlx5_1/device/net/eth1"
     at.mkdir(parents=True)
     assert interfaces(ports.sys) == {"mlx5_1/1": "eth1", "eth0": "eth0"}
+
+
+# --- whatever arrives ---
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_break_the_parsers(data: bytes) -> None:
+    """Netlink answers of any content are values, another's answer, the kernel's error, or broken."""
+    head = messages.HEAD.pack(16 + 4 + len(data), 21, 0, 7, 0) + b"\0" * 4
+    for answer in (data, head + data):
+        with contextlib.suppress(messages.Garbled, OSError):
+            found = messages.answer(answer, 7) or {}
+            messages.link_state(found)
+            messages.fec(found)
+
+
+@given(st.binary(min_size=256, max_size=256), st.sampled_from([0x03, 0x0D, 0x11, 0x18, 0x19, 0x1E, 0xFF]))
+def test_no_module_memory_breaks_the_reading(page: bytes, kind: int) -> None:
+    """A module's memory may hold anything: what is read is finite, or it is said that there is nothing to read."""
+    memory = bytes([kind]) + page[1:]
+    with contextlib.suppress(ethtool_module.NoMonitors):
+        found = ethtool_module.read(lambda _page, offset, length, _address: memory[offset : offset + length])
+        assert all(math.isfinite(value) for value in found.values())

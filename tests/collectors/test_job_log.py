@@ -182,6 +182,7 @@ def test_no_line_takes_long(pieces: list[str], times: int) -> None:
     assert time.process_time() - began < 0.5
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=400))
 def test_any_bytes_are_a_line(raw: bytes) -> None:
     """What is not text is told as far as it is."""
@@ -224,6 +225,17 @@ def test_lines_of_jobs(logs: Logs) -> None:
     logs.write("slurm-7.out", "or: c\n")
     assert logs.told(10) == [("7", "cuda", "CUDA error: c")]
     assert logs.told(10) == []
+
+
+def test_a_traceback_that_is_cut_by_a_look(logs: Logs) -> None:
+    """Its last line tells, also when it comes ten seconds later and holds no word that tells by itself."""
+    whole = TRACEBACK.format(last="ValueError: b")
+    logs.write("slurm-7.out", whole[:60])
+    assert logs.told() == []
+    logs.write("slurm-7.out", whole[60:-20])
+    assert logs.told(10) == []
+    logs.write("slurm-7.out", whole[-20:])
+    assert logs.told(10) == [("7", "traceback", "ValueError: b")]
 
 
 def test_an_arrays_task_is_told_by_its_number(tmp_path: Path) -> None:

@@ -411,6 +411,17 @@ def test_kueue_tells_how_long_a_job_waited(rig: Rig) -> None:
     assert (row["queued_ts"].hour, row["allocated_ts"].minute) == (9, 59)
 
 
+def test_a_server_of_months_did_not_wait_for_months(rig: Rig) -> None:
+    """The wait of what serves, or is tried again, began with its pods; that of a job with the job."""
+    web = kube.owner("Deployment", "web", "u-web", "apps/v1")
+    rig.api.singles["/apis/apps/v1/namespaces/team/deployments/web"] = kube.bare("Deployment", "web", "u-web")
+    rig.api.put(PODS, kube.pod("web-1", owned_by=web))
+    rig.api.put(PODS, kube.pod("llm-worker-0", owned_by=PYTORCH))
+    rig.gpus(web_1=(A,), llm_worker_0=(B,))
+    rows = rig.jobs_until(rig.collector(), lambda: len(rig.states) == 2)
+    assert {r["job_id"]: r["queued_ts"].hour for r in rows} == {"team/deployment/web": 11, "team/pytorchjob/llm": 10}
+
+
 def test_only_pods_with_gpus_cost_requests(rig: Rig) -> None:
     """A hundred other pods of the node are watched and their owners never looked up; a job's owner is, once."""
     for n in range(100):

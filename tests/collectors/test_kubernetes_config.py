@@ -28,7 +28,7 @@ def test_collectors_are_made_from_the_configuration(tmp_path: Path) -> None:
             "node_name": "n7",
             "socket": f"{tmp_path}/k.sock",
         }
-        config = parse({"agent": {"collectors": BOTH}, "kubernetes": said}, "test")
+        config = parse({"agent": {"collectors": BOTH[:1]}, "kubernetes": said | {"cluster": True}}, "test")
         made = make_collectors(config, node(tmp_path), Health(lambda: 0.0), JobContext())
         assert [c.name for c in made] == BOTH
         for collector in made:

@@ -8,7 +8,7 @@ from typing import Any
 import kube_api_stub as kube
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from graynode.collectors.context import GpuKey
@@ -18,6 +18,9 @@ from graynode.collectors.kubernetes_objects import Meta, OwnerRef, Pod
 from graynode.collectors.kubernetes_pods import End, PodFacts, end_of, index_of, role_of, state_of, trim
 from graynode.collectors.kubernetes_wire import Claimed, Devices, Held
 from graynode.collectors.kubernetes_workload import path_of, work_of
+
+BUSY = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+"""A busy machine is no failure."""
 
 A = "GPU-5fd4f087-86f3-7a43-b711-4771313afc50"
 B = "GPU-a4f34abc-7715-3560-dcea-7238b9611a45"
@@ -70,6 +73,7 @@ def test_devices_of_dra(claim: Claimed, found: set[GpuKey], unknown: list[str]) 
     assert gpus_of(Held("t", "p", "c", (), (claim,)), KNOWN) == (found, unknown)
 
 
+@BUSY
 @given(st.text(max_size=60), st.text(max_size=20))
 def test_any_text_is_a_device_or_unknown(id_: str, resource: str) -> None:
     """Fuzz: ids are other people's texts."""
@@ -145,6 +149,7 @@ def test_processes_outside_of_kubernetes(text: str) -> None:
     assert pod_of(text) is None
 
 
+@BUSY
 @given(st.text())
 def test_any_text_is_no_crash(text: str) -> None:
     """Fuzz."""
@@ -310,6 +315,17 @@ def test_exit_code_and_signal(ended: dict[str, Any], code: int | None, signal: i
     end = end_of(facts(phase="Failed", ended=ended))
     assert isinstance(end, End)
     assert (end.exit_code, end.signal) == (code, signal)
+
+
+def test_what_runs_beside_does_not_end_the_job() -> None:
+    """A sidecar that is killed when the main container has failed has neither the job's exit code nor its image."""
+    item = kube.pod("train-0", phase="Failed", ended=_ended(3))
+    item["spec"]["containers"].insert(0, {"name": "beside", "resources": {}})
+    beside = {"name": "beside", "imageID": "x@sha256:" + "cd" * 32, "state": {"terminated": _ended(137)}}
+    item["status"]["containerStatuses"].insert(0, beside)
+    pod = trim(msgspec.convert(item, Pod, strict=False))
+    end = end_of(pod)
+    assert (end.exit_code if end else None, list(pod.images)) == (3, ["main"])
 
 
 def test_only_what_is_wanted_is_kept() -> None:

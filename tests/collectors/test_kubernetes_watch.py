@@ -16,7 +16,7 @@ import kube_api_stub as kube
 import pytest
 from agent_fakes import until
 from certificates import Authority
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kube_api_stub import NODES, PODS, Asked, KubeApi, Trouble
 
@@ -25,6 +25,9 @@ from graynode.collectors.kubernetes_objects import Pod
 from graynode.collectors.kubernetes_pods import PodFacts, trim
 from graynode.collectors.kubernetes_store import Expired, Store, WatchFailed
 from graynode.collectors.kubernetes_watch import Watch
+
+BUSY = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
+"""A busy machine is no failure."""
 
 SELECTOR = {"fieldSelector": "spec.nodeName=host-1"}
 
@@ -323,6 +326,8 @@ def test_where_the_server_is() -> None:
     assert in_cluster({}) == ""
     with pytest.raises(ValueError, match=r"kubernetes\.api = 'host:1'"):
         Api(Access("host:1"))
+    with pytest.raises(ValueError, match="clear text; use https"):
+        Api(Access("http://10.0.0.1:8080"))
     assert node_name("", {"NODE_NAME": "n1"}, "Host-1") == "n1"
     assert node_name("", {}, "Host-1") == "host-1"
 
@@ -351,6 +356,7 @@ def test_events_out_of_order_do_not_turn_time_back() -> None:
     assert [pod.name for pod in store.take()[1]] == ["a"]
 
 
+@BUSY
 @given(st.binary(max_size=300))
 def test_any_line_is_read_or_refused(line: bytes) -> None:
     """Fuzz: nothing but our own errors."""
@@ -365,6 +371,7 @@ KINDS, PHASES = st.sampled_from(["ADDED", "MODIFIED", "DELETED"]), st.sampled_fr
 EVENTS = st.lists(st.tuples(KINDS, st.sampled_from("abc"), PHASES), max_size=30)
 
 
+@BUSY
 @given(EVENTS, st.data())
 def test_a_stream_that_is_told_again_changes_nothing(events: list[tuple[str, str, str]], data: st.DataObject) -> None:
     """After a break the server tells from an older version on; the end is the same as of one stream."""

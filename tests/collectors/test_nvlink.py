@@ -324,6 +324,60 @@ def test_one_link_without_an_answer(tmp_path: Path) -> None:
         assert told[1]["rx_errors"] == 0
 
 
+def test_an_older_library_lacks_calls(tmp_path: Path) -> None:
+    """Without the calls for far ends and older counters, states are read all the same; what is absent is not told."""
+    lacking = (
+        "nvmlDeviceGetNvLinkRemotePciInfo_v2", "nvmlDeviceGetNvLinkRemoteDeviceType", "nvmlDeviceGetNvLinkVersion",
+        "nvmlDeviceGetNvLinkErrorCounter", "nvmlDeviceGetPlatformInfo",
+    )  # fmt: skip
+    with rig(tmp_path, standin.a100, gpus=1, without=lacking) as node:
+        rows = node.round()
+        assert {r["state"] for r in rows["link"]} == {"active"}
+        assert quality_of_links(rows)["crc_flit_errors"] == "unsupported"
+        far = [json.loads(r["attributes"]) for r in rows["inventory"] if r["kind"] == "port"]
+        assert far[3] == {"gpu_uuid": node.scenario.uuid(0), "link": 3, "remote_link": "19"}
+    root = tmp_path / "none"
+    root.mkdir()
+    with rig(root, standin.a100, gpus=1, without=("nvmlDeviceGetNvLinkState",)) as node:
+        rows = node.round()
+        assert "link" not in rows
+        assert "function not found" in quality(rows, node.scenario.uuid(0))["nvlink_links_active"][1]
+
+
+def test_a_passing_error_of_states(tmp_path: Path) -> None:
+    """States that cannot be read for a while are an error of their sums; links are not down for it, and it is told when
+    they are back."""
+    with rig(tmp_path, gpus=1) as node:
+        node.round()
+        uuid = node.scenario.uuid(0)
+        node.scenario.error("fi.165.2", standin.UNKNOWN).write()
+        rows = node.round(1, 10)
+        assert "link" not in rows
+        assert quality(rows, uuid)["nvlink_links_active"][0] == "error"
+        assert samples(rows)[uuid]["power_w"] > 0
+        node.scenario.unset("fi.165.2").write()
+        rows = node.round(1, 10)
+        assert quality(rows, uuid)["nvlink_links_active"][0] == "measured"
+        assert not events(rows, "link_down")
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"boot_id": 7}', '{"gpus": {"GPU-x": {"expected": ["a"]}}}', "[" * 5000])
+def test_a_damaged_state_file(tmp_path: Path, content: str) -> None:
+    """A state file that is cut, of another shape or nonsense costs what was remembered, nothing else."""
+    with rig(tmp_path, gpus=1) as node:
+        node.machine.state_dir.mkdir(parents=True, exist_ok=True)
+        (node.machine.state_dir / "nvlink.json").write_text(
+            content.replace('"boot_id": 7', f'"boot_id": "{node.machine.boot_id}", "load": 1, "gpus": {{"GPU-x": 3}}')
+        )
+        node.restart()
+        assert len(node.round()["link"]) == 18
+
+
+def quality_of_links(rows: Rows) -> dict[str, str]:
+    """State of fields of table link, as told of all links of a GPU."""
+    return {q["field"]: q["state"] for q in rows["quality"] if q["table_name"] == "link"}
+
+
 def test_links_of_a_lost_gpu(tmp_path: Path) -> None:
     """A lost GPU's links are not told as down: nothing is known of them, and the time is unseen when it is back."""
     time = Time()

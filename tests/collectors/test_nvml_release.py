@@ -216,6 +216,22 @@ def test_blind_before_released(tmp_path: Path) -> None:
         assert quality(rows, node.scenario.uuid(0))["*"] == ("measured", "")
 
 
+def test_a_driver_that_takes_long_to_start_again(tmp_path: Path) -> None:
+    """While NVML attaches GPUs after a release, which may take a minute, their number is unknown, not zero."""
+    with rig(tmp_path, gpus=1) as node:
+        at(node, 0)
+        ask(node, T0 + timedelta(seconds=60))
+        at(node, 1)
+        node.scenario.set("handle", "1 slow=1500", 0).write()
+        node.collector.deadline_s = 0.3
+        rows = at(node, 61)
+        assert events(rows, "nvml_resumed")
+        assert node.collector.host_fields()["gpus_read"] is None
+        assert not events(rows, "nvml_blind")
+        node.collector.deadline_s = 30.0
+        assert samples(node.until(lambda r: bool(samples(r))))
+
+
 def test_a_reader_that_hangs_is_named(tmp_path: Path) -> None:
     """A child that hangs in the driver cannot be ended there: whoever asked is told who holds the files still."""
     with rig(tmp_path, gpus=1) as node:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 from pathlib import Path
 from typing import Any, ClassVar
 
+import landing_kit
 import node_files
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from landing_kit import CLUSTER, Log, at, message
 from service_programs import Node
 
 from graynode.collectors.base import NoSource, Round
@@ -14,8 +20,12 @@ from graynode.collectors.health import Health
 from graynode.collectors.host import Host
 from graynode.collectors.services import Services
 from graynode.collectors.services_edac import Edac
+from graynode.collectors.services_ipmi import parse_info, records
 from graynode.collectors.services_look import Happening, Look, Seen
-from graynode.collectors.services_units import UNITS
+from graynode.collectors.services_mounts import parse_mountinfo, parse_statfs, watched
+from graynode.collectors.services_nvme import parse_smart
+from graynode.collectors.services_program import PATH, Runner
+from graynode.collectors.services_units import UNITS, Units, parse_show
 from graynode.pipeline.schema import TABLES
 from graynode.service.agent_parts import Given, make_one, probes
 from graynode.service.config import parse
@@ -122,8 +132,8 @@ def test_host_rows_have_its_counts_once_a_minute(tmp_path: Path) -> None:
 def test_configuration_adds_units_and_takes_some_away(tmp_path: Path) -> None:
     """The shipped list is for a GPU node; a site adds its own and leaves out what it does not run."""
     settings = {"services": {"units": ["lustre.service"], "ignore": ["munge.service"], "full_ratio": 0.9}}
-    given = Given(parse(settings, "test"), node_files.node(tmp_path), Health(lambda: 0.0), None)  # type: ignore[arg-type]
-    made = make_one("services", given)
+    wanted = Given(parse(settings, "test"), node_files.node(tmp_path), Health(lambda: 0.0), None)  # type: ignore[arg-type]
+    made = make_one("services", wanted)
     assert isinstance(made, Services)
     units = made._parts[0]
     assert set(units._units) == {*UNITS, "lustre.service"} - {"munge.service"}  # type: ignore[attr-defined]
@@ -135,3 +145,50 @@ def test_the_table_names_every_state_that_is_written() -> None:
     text = TABLES["service"].field("state").help
     for word in ("not_needed", "restarting", "hung", "read_only", "full", "warning", "dead", "uncorrected", "gone"):
         assert word in text
+
+
+def test_rows_land_in_the_lake(tmp_path: Path) -> None:
+    """Changes arrive in table ``service`` and events in ``event``, as they were sent."""
+    node = Node(tmp_path)
+    bad = Look(
+        "mount", "/home", "hung", bad=True, reason="nfs4 filer:/home has not answered", attributes={"type": "nfs4"}
+    )
+    services = node.collector(Told(Seen([bad, Look("disk", "/", "ok", value=0.5, unit="ratio")])))
+    rows, events = node.minute(services)
+    for table, some in (("service", rows), ("event", events)):
+        log = Log(TABLES[table].topic)
+        who = {"ts": at(0), "cluster": CLUSTER, "node_id": "n1", "node": "h", "boot_id": "b"}
+        log.add(message([{**row, **who} for row in some], table=table), 0)
+        lake = landing_kit.land(tmp_path / "lake", log)
+    stored = landing_kit.rows(lake, "service")
+    assert stored.select("kind", "name", "state", "bad", "value").rows() == [
+        ("disk", "/", "ok", False, 0.5), ("mount", "/home", "hung", True, None),
+    ]  # fmt: skip
+    assert lake.read("event")["kind"].to_list() == ["mount_hung"]
+
+
+def test_real_systemctl_without_systemd(tmp_path: Path) -> None:
+    """The real program where systemd is not the first process (a container with the host's folders): its refusal is
+    the reason that is told."""
+    if shutil.which("systemctl", path=PATH) is None or Path("/run/systemd/system").is_dir():
+        pytest.skip("no systemctl, or a real systemd here")
+    node = Node(tmp_path)
+    (tmp_path / "run/systemd/system").mkdir(parents=True)
+    node.runner = Runner(PATH)
+    services = node.collector(Units(node.machine, node.runner, run=tmp_path / "run"))
+    assert node.minute(services) == ([], [])
+    assert [q["state"] for q in node.quality] == ["error"]
+    assert "systemd" in node.quality[0]["reason"]
+    services.close()
+
+
+@given(st.text(max_size=300))
+def test_no_text_breaks_a_parser(text: str) -> None:
+    """Whatever a program prints: something, nothing, or the one error that is expected."""
+    parse_show(text)
+    parse_info(text)
+    parse_smart(text)
+    list(records(text))
+    watched(parse_mountinfo(text))
+    with contextlib.suppress(ValueError):
+        parse_statfs(text)

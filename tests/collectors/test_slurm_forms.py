@@ -8,7 +8,7 @@ from typing import Any
 
 import node_files
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graynode.collectors import slurm_text as text
@@ -218,12 +218,14 @@ def test_host_lists_are_bounded() -> None:
     assert len(text.hosts("n[" + "1," * 100_000 + "1]", 500)) == 500
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="n0123456789[],-ab", max_size=60))
 def test_any_host_list_ends(list_: str) -> None:
     """Whatever it is, it is expanded within the bound."""
     assert len(text.hosts(list_, 50)) <= 50
 
 
+@settings(deadline=None)
 @given(st.text(max_size=300))
 def test_any_text_is_taken_apart(line: str) -> None:
     """No text makes a parser fail."""

@@ -10,12 +10,14 @@ from typing import Any
 import node_files
 import pytest
 import slurm_rig
+from lake_files import LakeFiles
 from slurm_rig import Slurm
 
 from graynode.collectors.base import Round, Row, utc_now
 from graynode.collectors.context import GpuKey, JobContext
 from graynode.collectors.slurm import Slurm as OnNode
 from graynode.collectors.slurm_cluster import Settings, SlurmCluster
+from graynode.pipeline.queries import Queries
 
 
 class Watch:
@@ -79,7 +81,7 @@ def test_a_jobs_processes_lead_to_the_job(slurm: Slurm, tmp_path: Path) -> None:
     collector.close()
 
 
-def test_lives_of_jobs(slurm: Slurm, watch: Watch) -> None:
+def test_lives_of_jobs(slurm: Slurm, watch: Watch, tmp_path: Path) -> None:
     """Placed on two nodes and completed; failed by exit code and by signal; cancelled; timed out is Slurm's minute and
     so not waited for. A restart in between tells nothing twice."""
     done = slurm.sbatch("sleep 1", "-N2", "--gres=gpu:2")
@@ -98,6 +100,22 @@ def test_lives_of_jobs(slurm: Slurm, watch: Watch) -> None:
     told = [(r["job_id"], r["state"], r["node_id"]) for r in watch.rows["job"]]
     assert len(told) == len(set(told))
     assert len([t for t in told if t[:2] == (done, "completed")]) == 2
+    answer = _ask(tmp_path, watch.rows["job"])
+    assert [answer[job_id] for job_id in (done, failed, killed, waiting)] == [
+        ("completed", None, 2), ("failed", None, 1), ("failed", 9, 1), ("cancelled", None, 0),
+    ]  # fmt: skip
+
+
+def _ask(folder: Path, rows: list[Row]) -> dict[str, tuple[Any, ...]]:
+    """State, signal and machines of each job, as SQL answers."""
+    lake = LakeFiles(folder / "lake")
+    lake.put("job", [{"cluster": "c", **row} for row in rows])
+    queries = Queries(lake)
+    try:
+        found = queries.rows("SELECT job_id, state, exit_signal, coalesce(len(node_names), 0) AS n FROM jobs")
+    finally:
+        queries.close()
+    return {row["job_id"]: (row["state"], row["exit_signal"], row["n"]) for row in found}
 
 
 def test_requeue(slurm: Slurm, watch: Watch) -> None:
@@ -156,7 +174,7 @@ def test_slurmctld_hangs_and_comes_back(slurm: Slurm, tmp_path: Path) -> None:
     try:
         said = watch.until("quality", lambda row: row["table_name"] == "job" and row["state"] == "error")
         assert "gave no answer within 0.5 s" in said["reason"]
-        time.sleep(1)
+        time.sleep(0.3)
     finally:
         slurm.thaw("slurmctld")
     watch.until("quality", lambda row: row["table_name"] == "job" and row["state"] == "measured")

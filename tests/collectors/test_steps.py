@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import shutil
@@ -16,8 +17,8 @@ from typing import Any
 
 import node_files
 import pytest
-from agent_fakes import Hands
-from hypothesis import given
+from agent_fakes import Hands, until
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from proc_files import Processes, v2
 
@@ -187,13 +188,22 @@ def test_a_fork_reports_as_itself(agent: Agent) -> None:
     """A child's connection is its own: the kernel names it, not its parent."""
     reporter = agent.reporter()
     reporter.report(1, 1.0)
+    agent.look()
+    hold, go = os.pipe()
     child = os.fork()
     if child == 0:
+        os.close(go)
         reporter.report(2, 1.0)
+        os.read(hold, 1)  # until the parent closes its end
         os._exit(0)
-    os.waitpid(child, 0)
-    agent.look()
-    assert len({sender.pid for sender in agent.collector._senders.values()} | {child}) == 2
+    try:
+        rows: list[Any] = []
+        assert until(lambda: bool(rows.extend(agent.look().get("step", [])) or rows))
+        assert {sender.pid for sender in agent.collector._senders.values()} == {os.getpid(), child}
+    finally:
+        os.close(go)
+        os.close(hold)
+        os.waitpid(child, 0)
     reporter.close()
 
 
@@ -274,6 +284,7 @@ def test_a_user_has_so_many_connections_and_no_more(tmp_path: Path) -> None:
     agent.collector.close()
 
 
+@settings(deadline=None)
 @given(st.recursive(st.none() | st.booleans() | st.floats() | st.integers() | st.text(), st.lists, max_leaves=20))
 def test_any_json_is_a_message_or_refused(value: Any) -> None:
     """What comes through is finite, bounded and of its type."""
@@ -331,6 +342,7 @@ def test_the_client_is_one_file_without_dependencies(agent: Agent) -> None:
     assert [row["step"] for row in agent.look()["step"]] == [4]
 
 
+@pytest.mark.long
 def test_the_package_of_one_file(tmp_path: Path) -> None:
     """``make steps-wheel`` gives a wheel that holds the client and nothing else, and needs nothing."""
     root = Path(__file__).resolve().parents[2]
@@ -354,6 +366,11 @@ def test_the_package_of_one_file(tmp_path: Path) -> None:
         assert b"Requires-Dist" not in archive.read(metadata)
     code = f"import sys; sys.path.insert(0, {str(wheel)!r}); from graynode_steps import report; report(1, 1.0)"
     subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True, timeout=60)
+
+
+def test_the_client_is_written_for_older_interpreters_too() -> None:
+    """Images of training jobs have Python 3.9 and newer: no syntax of later ones."""
+    ast.parse(Path(steps.__file__).read_text(), feature_version=(3, 9))
 
 
 def test_what_a_call_costs(agent: Agent) -> None:

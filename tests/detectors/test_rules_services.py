@@ -76,9 +76,14 @@ def test_what_comes_back_clears_itself_alone() -> None:
         told = incidents.add(rules.findings(rows), at(second))
         return [r["state"] for r in [*told, *incidents.tick(at(second))]]
 
-    assert after(0, happened(0, "service_failed", "slurmd"), happened(0, "mount_hung", "/home")) == ["open"]
+    down = [happened(0, "service_failed", unit) for unit in ("slurmd", "munge")]
+    assert after(0, *down, happened(0, "mount_hung", "/home")) == ["open"]
     assert after(5000) == []
-    after(5001, happened(5001, "service_back", "slurmd"))
+    after(5000, happened(5000, "mount_back", "/home"))
+    after(5001, happened(5001, "service_back", "munge"))
+    assert "resolved" not in after(8000)
+    after(8001, happened(8001, "mount_hung", "/home"))
+    after(8002, happened(8002, "service_back", "slurmd"))
     assert "resolved" not in after(9000)
     assert after(9001, happened(9001, "mount_back", "/home")) == ["resolved"]
 

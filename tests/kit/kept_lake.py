@@ -1,4 +1,4 @@
-"""A lake that keeps rows in memory, for tests that are about rows and not about files."""
+"""Lakes for tests: one that keeps rows in memory, and one whose process dies."""
 
 from __future__ import annotations
 
@@ -57,3 +57,22 @@ class KeptLake(Lake):
         self.frames.setdefault(table, []).append(conform(table, frame))
         self._reached.update({(table, id_): offset for id_, offset in (offsets or {}).items()})
         return len(self.frames[table])
+
+
+class DyingLake(Lake):
+    """A lake whose process ends at a write: ``left`` writes are well."""
+
+    left = 0
+
+    def write(
+        self,
+        table: str,
+        frame: pl.DataFrame,
+        offsets: Mapping[str, int] | None = None,
+        marks: Mapping[str, int] | None = None,
+    ) -> int:
+        """As the lake does, while it lives."""
+        if self.left == 0:
+            raise KeyboardInterrupt
+        self.left -= 1
+        return super().write(table, frame, offsets, marks)

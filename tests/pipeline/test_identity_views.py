@@ -202,6 +202,15 @@ def test_an_identity_that_is_only_an_address_is_not_confirmed(fleet: Fleet) -> N
     assert fleet.machine("m9")["confirmed"] is False
 
 
+def test_a_scraped_address_takes_no_machine_its_name(fleet: Fleet) -> None:
+    """An exporter that calls itself gpu-01 may be anybody; the machine whose agent says so keeps the name."""
+    fleet.node(0, "m1", "gpu-01")
+    fleet.node(1, "exporter-7", "gpu-01", source="exporter")
+    assert fleet.names("hostname") == [("gpu-01", "m1", at(0), None, None)]
+    assert fleet.machine("m1")["hostname"] == fleet.machine("exporter-7")["hostname"] == "gpu-01"
+    assert (fleet.machine("m1")["confirmed"], fleet.machine("exporter-7")["confirmed"]) == (True, False)
+
+
 @pytest.mark.parametrize("attributes", ["{", "[]", "null", "", '{"name": {"deep": 1}}', '{"name": 7}'])
 def test_broken_attributes_cost_only_themselves(fleet: Fleet, attributes: str) -> None:
     """A hostile or cut JSON text makes no name, or the text that it is; every other machine's names are there."""

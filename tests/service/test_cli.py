@@ -19,7 +19,7 @@ def graynode(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
 def test_no_command_shows_them_all() -> None:
     """Without a command the list of commands is shown."""
     shown = graynode()
-    for command in ("up", "agent", "pipeline", "detect", "respond", "simulate", "import", "sql", "explain"):
+    for command in ("up", "agent", "pipeline", "detect", "respond", "simulate", "import", "sql", "explain", "doctor"):
         assert f"  {command} " in shown.stdout + shown.stderr
 
 

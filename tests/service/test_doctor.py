@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import agent_fakes
+import msgspec
 import node_files
 import pytest
 from agent_fakes import Source
@@ -174,8 +175,35 @@ def test_running_agent_keeps_what_is_its_own(tmp_path: Path) -> None:
     other.mkdir()
     changed = harmless(config, other)
     assert (other / REQUEST).read_text() == '{"id": "1"}'
-    if hasattr(config, "steps"):
-        assert changed.steps.socket == other / "steps.sock"  # type: ignore[attr-defined]
+    assert changed.steps.socket is None
+    open_ = msgspec.structs.replace(config, steps=msgspec.structs.replace(config.steps, socket=tmp_path / "s"))
+    assert harmless(open_, other).steps.socket == other / "steps.sock"
+
+
+@pytest.mark.nvml
+def test_gpus_through_the_real_binding(tmp_path: Path) -> None:
+    """NVML's reader starts in the background and is waited for: its GPUs, their fields, the slowest call, the cost."""
+    import nvml_rig
+    import nvml_standin
+
+    from graynode.collectors.nvml import Nvml
+
+    scenario = nvml_standin.h100(tmp_path / "scenario", gpus=2)
+    scenario.write()
+    machine = node_files.node(tmp_path, sys=nvml_standin.pci_tree(tmp_path / "sys", scenario))
+    env = nvml_standin.build(nvml_rig.CACHE).env(scenario.path)
+    tried = try_sources(
+        _config(tmp_path, "nvml"), machine, make=lambda name, given: Nvml(machine, env=env, patience=nvml_rig.SOON)
+    )
+    (nvml,) = tried.trials
+    assert nvml.state == "works"
+    assert {"sm_clock_mhz", "power_w", "ecc_dbe_volatile"} <= nvml.fields["gpu"]
+    assert nvml.call_max_ms is not None
+    assert nvml.bytes_per_day > 1_000_000
+    assert "sm_clock_mhz" not in tried.nulls["gpu"]
+    lines = "\n".join(for_person(machine, [], tried))
+    assert "slowest NVML call" in lines
+    assert "Table gpu:" in lines
 
 
 # --- cost ---

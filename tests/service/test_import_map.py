@@ -10,6 +10,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from kept_lake import DyingLake
 
 from graynode.pipeline.lake import Lake
 from graynode.service.config import Config, ConfigError, LakeSection
@@ -202,63 +203,6 @@ def test_what_cannot_be_is_left_out_and_counted(tmp_path: Path, capsys: pytest.C
     assert rows["pstate"].to_list() == [0, None, None, None]
 
 
-# --- the map itself ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (("table", "tabel"), ("map.toml", "tabel")),
-        (('"gpu"\nstep', '"gpus"\nstep'), ("table", "gpus")),
-        (("step_s = 60", 'step_s = "x"'), ("step_s",)),
-        (("column.power_w", "column.power"), ("column.power:", "no such field", "power_w")),
-        (("mW", "mw"), ("column.power_w.unit", "'mw'", "mW, kW")),
-        (('unit = "mW"', "scale = 0"), ("column.power_w.scale",)),
-        (('unit = "mW"', 'unit = "mW", scale = 2'), ("column.power_w", "exclude each other")),
-        (('unit = "mW"', 'untit = "mW"'), ("column.power_w", "untit")),
-        (('unit = "mW"', "nulls = 3"), ("column.power_w.nulls",)),
-        (('unit = "mW"', 'values = { a = "b" }'), ("column.power_w.values.a", "'b' is no float32")),
-        (('unit = "mW"', 'format = "epoch_s"'), ("column.power_w", "a time's")),
-        (('"epoch_s"', '"epoch"'), ("column.ts.format", "'epoch'", "iso8601")),
-        (('"epoch_s"', '"epoch_s", zone = "Mars"'), ("column.ts.zone", "Mars")),
-        (("column.ts = {", "#"), ("column.ts: is missing",)),
-        (("column.node = {", "column.gpu_model = {"), ()),
-        (("column.gpu_uuid = {", "column.job_id = {"), ("column.gpu_uuid: is missing",)),
-        (("column.node =", "column.cluster ="), ("column.cluster", "configuration's")),
-        (('from = "host"', 'from = ["host", "gpu"]'), ("column.node.from", "attributes")),
-        (("step_s = 60", "constant.pstate = 'x'"), ("constant.pstate", "no int32")),
-        (("step_s = 60", "constant.power_w = 3"), ("constant.power_w", "one of them must go")),
-        (("step_s = 60", "csv.separator = ';;'"), ("csv.separator", "one ASCII character")),
-        (("table =", "table = ="), ("not TOML",)),
-        (('from = "p"', 'from = "watts"'), ("column.power_w.from", "'watts' is none of its columns: t, host, gpu, p")),
-    ],
-)
-def test_a_wrong_map(tmp_path: Path, change: tuple[str, str], said: tuple[str, ...]) -> None:
-    """One line names the file, the key and what is allowed; nothing is stored."""
-    wrong = GPU.replace(*change, 1)
-    data = "t,host,gpu,p\n1782900000,h,GPU-1,1\n"
-    if not said:  # a machine by its GPU is enough
-        assert _import(tmp_path, wrong, data) == 0
-        return
-    with pytest.raises(ConfigError) as error:
-        _import(tmp_path, wrong, data)
-    text = str(error.value)
-    assert "\n" not in text.strip() or "TOML" in text
-    for part in said:
-        assert part in text
-    assert not (tmp_path / "lake").exists()
-
-
-def test_the_map_that_is_not_there(tmp_path: Path) -> None:
-    """No map, no such file, a folder, binary: each is said."""
-    config = Config(lake=LakeSection(path=str(tmp_path / "lake")))
-    (tmp_path / "binary").write_bytes(b"\xff\x00\xfe")
-    cases = {None: "needs --map", tmp_path / "no": "cannot be read", tmp_path: "cannot be read"}
-    for path, said in {**cases, tmp_path / "binary": "not TOML"}.items():
-        with pytest.raises(ConfigError, match=said):
-            run(config, "csv", tmp_path / "x.csv", map_path=path)
-
-
 # --- once, and through a kill --------------------------------------------------------------------------------------
 
 
@@ -278,22 +222,12 @@ def test_twice_is_as_good_as_once(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert lake.read("gpu_1h").select("samples_expected").unique().rows() == [(60,)]
 
 
-class _Dies(Lake):
-    left = 0
-
-    def write(self, *args: object, **kw: object) -> int:
-        if self.left == 0:
-            raise KeyboardInterrupt
-        self.left -= 1
-        return super().write(*args, **kw)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("writes", [1, 2])
 def test_a_kill_leaves_whole_pieces(tmp_path: Path, writes: int) -> None:
     """Killed between pieces, the second run brings the rest, the windows too, and doubles nothing."""
     path, lake = tmp_path / "data.parquet", Lake(str(tmp_path / "lake"))
     _samples(1200).write_parquet(path)
-    wanted, dying = parse(GPU.encode()), _Dies(str(tmp_path / "lake"))
+    wanted, dying = parse(GPU.encode()), DyingLake(str(tmp_path / "lake"))
     dying.left = writes
     with pytest.raises(KeyboardInterrupt):
         import_file(dying, "c", "parquet", path, wanted, Brought(), now=NOW, piece_rows=500)

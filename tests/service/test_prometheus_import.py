@@ -246,6 +246,33 @@ def test_labels_of_the_field(
     assert jobs == ["41"] * (POINTS // 2) + ["42"] * (POINTS // 2)
 
 
+def test_a_changed_last_xid_is_an_event(
+    new_metrics_server: NewServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The level that never clears: what it was at the beginning says nothing, a change to another Xid is that Xid, in
+    its step, once, however often it is imported; and it is a reason to look at the GPU."""
+
+    def level(i: int) -> float:
+        return 31.0 if i < 61 else 79.0 if i < 200 else 0.0
+
+    server = new_metrics_server("VictoriaMetrics", [
+        gpu("DCGM_FI_DEV_XID_ERRORS", 5, every(60, level), job="a"),
+        gpu("DCGM_FI_DEV_XID_ERRORS", 5, every(60, level), job="b"),
+        gpu("DCGM_FI_DEV_SM_CLOCK", 5, every(60, lambda i: 1500)),
+    ])  # fmt: skip
+    for until in (1, HOURS):  # the first ends just before the change
+        asked = options(server.url)
+        assert run(config(tmp_path), asked, now=START + timedelta(hours=until, minutes=5)) == 0
+    found = Lake(str(tmp_path / "lake")).read("event")
+    assert found.select("kind", "code", "gpu_uuid", "source", "ts_quality").rows() == [
+        ("xid", 79, "GPU-0005", "import", "approximate")
+    ]
+    assert found["ts"].to_list() == [START + timedelta(minutes=65) - timedelta(milliseconds=1)]
+    said = capsys.readouterr().out
+    assert "  1. GPU 5 on n0\n" in said
+    assert "fallen off the bus" in said, said
+
+
 def test_old_and_new_names_are_one_field(new_metrics_server: NewServer, tmp_path: Path) -> None:
     """An exporter that was updated in between, so that DCGM's names changed, is one history."""
     half = START + timedelta(hours=HOURS / 2)

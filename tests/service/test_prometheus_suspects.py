@@ -17,9 +17,9 @@ from fleet_series import gpu_series
 from graynode.service.config import Config, LakeSection
 from graynode.service.prometheus_command import Options, run
 
-DAYS, STEP_S = 4, 1200
-SLOW = '[[fault]]\nkind = "slow_gpu"\nnode = 2\ngpu = 3\nstart = "-30h"\nduration = "10d"\nsize = 0.12\n'
-GROWING = '[[fault]]\nkind = "ecc_growth"\nnode = 5\ngpu = 1\nstart = "-30h"\nduration = "2d"\nsize = 300\n'
+DAYS, STEP_S = 3, 1800
+SLOW = '[[fault]]\nkind = "slow_gpu"\nnode = 2\ngpu = 3\nstart = "-22h"\nduration = "10d"\nsize = 0.12\n'
+GROWING = '[[fault]]\nkind = "ecc_growth"\nnode = 5\ngpu = 1\nstart = "-22h"\nduration = "1d"\nsize = 300\n'
 
 
 def told(

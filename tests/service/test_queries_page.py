@@ -43,11 +43,14 @@ def _said(gpu: str, machine: str) -> Iterator[tuple[str, dict[str, Any]]]:
     yield "action", {"action_id": "a", "responder": "webhook:x", "kind": "notify", "outcome": "done", "attempts": 1}
     said = {"table_name": "gpu", "entity": gpu, "field": "fp64_active_ratio", "state": "unsupported"}
     yield "quality", said | {"node_id": machine}
+    yield "service", {"kind": "unit", "name": "slurmd.service", "state": "failed", "bad": True, "since": NOW}
     yield "round", {"window_s": 30, "machines": 8, "late_machines": 0, "seconds": 0.1}
     for w in range(40):  # a GPU that its job holds and does not use, braked, two thirds unseen
         window = {"ts": NOW - timedelta(seconds=1200 - 30 * w), "gpu_uuid": "g", "samples": 10, "samples_expected": 30}
         window |= {"hw_power_brake_s": 5.0, "hw_thermal_s": 0.0, "sw_thermal_s": 0.0}
         yield "gpu_30s", window | {"job_id_last": "held", "gpu_util_percent_max": 1, "gpu_util_percent_mean": 0.5}
+    for rank in range(4):
+        yield "step", {"job_id": "7", "rank": rank, "step": 1, "seconds": 1.0, "busy_s": 0.5 + 0.1 * (rank == 3)}
     yield "event", {"event_id": "e", "kind": "xid", "code": 79, "source": "kernel_log", "gpu_uuid": gpu}
 
 

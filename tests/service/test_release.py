@@ -6,7 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from agent_process import AgentProcess
 from graynode.collectors.epoch import lock_state
 from graynode.collectors.health import children
 from graynode.detectors.event_rules import from_events
+from graynode.detectors.incidents import Incidents
 from graynode.service import release
 from graynode.service.config import ConfigError, load
 from graynode.service.release import duration
@@ -68,7 +69,7 @@ def test_release_and_resume_of_a_running_agent(tmp_path: Path) -> None:
         assert kinds.count("nvml_resumed") == 1
         assert not {"gpu_lost", "nvml_blind", "gpu_hung"} & set(kinds)
         findings = from_events([{"raw": None, "code": None, "message": None, **e} for e in agent.rows("event")])
-        assert [f for f in findings if f["severity"] != "digest"] == []
+        assert Incidents("test").add(findings, datetime.now(UTC)) == []
         planned = [q for q in agent.rows("quality") if q["field"] == "*" and q["state"] == "paused"]
         assert all(q["reason"].startswith("planned: ") and "new driver" in q["reason"] for q in planned)
         assert {q["entity"] for q in planned} >= {scenario.uuid(0), scenario.uuid(1)}
