@@ -100,6 +100,7 @@ class Part(Protocol):
 
 TELLS: Final[Mapping[tuple[str, str], str]] = {
     ("mount", "hung"): "mount_hung",
+    ("mount", "failing"): "mount_failing",
     ("mount", "read_only"): "mount_read_only",
     ("nvme", "warning"): "nvme_critical_warning",
     ("nvme", "dead"): "nvme_dead",

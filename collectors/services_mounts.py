@@ -34,6 +34,12 @@ _SHUT_DOWN: Final = frozenset({"emergency_ro", "shutdown"})
 HUNG_S: Final = 5.0
 _HUNG_PATIENCE_S: Final = 30.0
 """A server that fails over is back by then (an NFS mount asks again after 60 s at most; half of it is news)."""
+_BROKEN: Final = re.compile(
+    "stale file handle|transport endpoint is not connected|input/output error|host is down|no such device|"
+    "communication error on send|connection timed out",
+    re.IGNORECASE,
+)
+"""What ``stat`` says of a mount that nobody can use, in the C locale: its server, daemon or disk is gone."""
 _ROOM_AGAIN: Final = 0.02
 _OCTAL: Final = re.compile(r"\\([0-7]{3})")
 
@@ -151,7 +157,13 @@ class Mounts:
         mount = self._mounts.get(point)
         if mount is None:
             return
-        seen.looks.append(self._state(mount))  # an error is an answer too
+        broken = _BROKEN.search(complaint) if code else None
+        if broken:
+            facts = {"type": mount.kind, "source": mount.source}
+            why = f"{mount.kind} {mount.source}: {broken[0]}"
+            seen.looks.append(Look("mount", point, "failing", True, _HUNG_PATIENCE_S, reason=why, attributes=facts))
+            return
+        seen.looks.append(self._state(mount))
         try:
             used = parse_statfs(text if code == 0 else "")
         except ValueError:

@@ -36,6 +36,7 @@ from graynode.collectors.state_file import StateFile
 
 _FIRST_BYTES: Final = 1 << 20
 """Of a completion log that was never read: some 3,000 jobs."""
+_PATIENCE_S: Final = 0.1
 _ASKED: Final = 500
 """Ends that are asked of the accounting at once."""
 _NO_JSON: Final = ("json", "serializer", "unrecognized option", "data_parser", "plugin")
@@ -64,7 +65,8 @@ class _Ask:
 
 
 class SlurmCluster:
-    """Changes since what was last told, which a restart keeps. ``collect`` looks after programs and never waits.
+    """Changes since what was last told, which a restart keeps. ``collect`` looks after programs; it waits for one that
+    it has started for ``_PATIENCE_S`` at most, in which all of them end on a small cluster.
 
     A program that fails, hangs, or gives what cannot be read leaves its own table without rows; ``quality`` says since
     when, why, and after how many failures it was well again.
@@ -110,10 +112,14 @@ class SlurmCluster:
         now = round_.ts
         if self._running is None and not self._asks and self._monotonic() >= self._due_at:
             self._begin()
+        until = time.monotonic() + _PATIENCE_S
         while self._running or self._asks:
-            if self._running is None and not self._start(rows):
-                continue
-            ended = self._look(rows)
+            wait_s = 0.0
+            if self._running is None:
+                if not self._start(rows):
+                    continue
+                wait_s = until - time.monotonic()
+            ended = self._look(rows, wait_s)
             if ended is None:
                 break
             self._answer(*ended, now, rows)
@@ -162,13 +168,13 @@ class SlurmCluster:
         self._running = (ask, program)
         return True
 
-    def _look(self, rows: dict[str, list[Row]]) -> tuple[_Ask, Ended] | None:
+    def _look(self, rows: dict[str, list[Row]], wait_s: float) -> tuple[_Ask, Ended] | None:
         """The program that has ended. ``None`` while it runs, or when it was killed: the next round begins the next."""
         if self._running is None:
             return None
         ask, program = self._running
         try:
-            ended = program.poll()
+            ended = program.poll(wait_s)
         except ProgramFailed as failed:
             self._running = None
             self._fail(ask, str(failed), rows)
@@ -181,7 +187,7 @@ class SlurmCluster:
     def _answer(self, ask: _Ask, ended: Ended, now: datetime, rows: dict[str, list[Row]]) -> None:
         if ended.code != 0:
             if "--json" in ask.argv and any(said in ended.complaint.lower() for said in _NO_JSON):
-                pass
+                self._json = False
                 self._asks.appendleft(self._ask("job", self._take_jobs, "scontrol", "-o", "-a", "show", "job"))
                 return
             how = f"ended by signal {-ended.code}" if ended.code < 0 else f"ended with code {ended.code}"

@@ -102,8 +102,13 @@ def _read(path: str, most: int) -> bytes | None:
         return None
     except OSError:
         return b""
+    chunks: list[bytes] = []
     try:
-        return os.read(fd, most)
+        # files of /proc may give a page at a time
+        while most > 0 and (chunk := os.read(fd, most)):
+            chunks.append(chunk)
+            most -= len(chunk)
+        return b"".join(chunks)
     except PermissionError:
         return None
     except OSError:

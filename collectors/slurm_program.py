@@ -67,9 +67,15 @@ class Program:
         with contextlib.suppress(OSError, ValueError):  # it has ended already
             resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, (most, most))
 
-    def poll(self) -> Ended | None:
-        """``None`` while it runs; else how it ended, once. ``ProgramFailed`` if it was killed at its deadline."""
+    def poll(self, wait_s: float = 0.0) -> Ended | None:
+        """``None`` while it runs; else how it ended, once. ``ProgramFailed`` if it was killed at its deadline.
+
+        ``wait_s`` is granted to a program that has just been started and takes some milliseconds.
+        """
         code = self._process.poll()
+        if code is None and wait_s > 0:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                code = self._process.wait(wait_s)
         if code is None:
             if self._monotonic() - self._since < self._deadline_s:
                 return None

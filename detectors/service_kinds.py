@@ -66,6 +66,15 @@ def _mount_hung(facts: Facts) -> Verdict:
     )
 
 
+def _mount_failing(facts: Facts) -> Verdict:
+    return _host_fault(
+        f"mount {about(facts)} answers with errors only: {facts.get('why') or 'no reason told'}",
+        "ticket",
+        "Jobs that touch it fail. Mount it again once its server or daemon is well; many nodes at once mean these.",
+        hold=True,
+    )
+
+
 def _mount_read_only(facts: Facts) -> Verdict:
     return _host_fault(
         f"file system {about(facts)} ({facts.get('source')}) cannot be written any more",
@@ -130,8 +139,9 @@ SERVICE_KINDS: Final[Mapping[Any, Callable[[Facts], Verdict | None]]] = {
     "service_restarted": _service_restarted,
     "service_back": _over("service_failed"),
     "mount_hung": _mount_hung,
+    "mount_failing": _mount_failing,
     "mount_read_only": _mount_read_only,
-    "mount_back": _over("mount_hung", "mount_read_only"),
+    "mount_back": _over("mount_hung", "mount_failing", "mount_read_only"),
     "disk_full": _disk_full,
     "disk_room": _over("disk_full"),
     "edac_ue": _edac_ue,

@@ -2,7 +2,8 @@
 
 Findings of rounds are grouped by the detectors themselves (``findings``, ``rules``); this is for what comes one by
 one, the hard events. From the tenth node on, what would open another node's incident joins one about the cluster.
-Faults that single GPUs have by their own nature (lost, memory) are never grouped.
+Faults that single GPUs have by their own nature (lost, memory) are never grouped; of hosts' faults only those of
+what many share: a file server, a service that a roll-out broke, each by its name.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ CAUSES: Final = frozenset({
     "monitoring_blind", "driver_fault", "nvlink_fault", "link_down", "link_flap", "network_fault", "clock_skew",
     "thermal", "power_brake", "slow_gpu", "unusual",
 })  # fmt: skip
+_SHARED: Final = ("mount_hung_", "mount_failing_", "service_failed_", "service_restarted_")
+"""Signals of ``host_fault`` that many nodes have for one reason; their ends name the mount or the service."""
 _KEPT: Final = 100_000
+_NAMES_KEPT: Final = 1_000
 _NAMED: Final = 50
 
 
@@ -31,14 +35,18 @@ class Storms:
 
     def __init__(self, cluster: str, is_open: Callable[[Finding], bool]) -> None:
         self._cluster, self._is_open = cluster, is_open
-        self._opened: dict[str, OrderedDict[str, datetime]] = {}
+        self._opened: OrderedDict[str, OrderedDict[str, datetime]] = OrderedDict()
 
     def opening(self, finding: Finding, now: datetime) -> Finding:
         """The finding as it is, or, in a storm, as one about the cluster."""
         cause, node_id = str(finding.get("cause")), str(finding.get("node_id"))
-        if cause not in CAUSES or finding.get("subject") == "cluster" or not finding.get("node_id"):
+        signal = str(finding.get("signal"))
+        shared = cause == "host_fault" and signal.startswith(_SHARED)
+        if not (shared or cause in CAUSES) or finding.get("subject") == "cluster" or not finding.get("node_id"):
             return finding
-        opened = self._opened.setdefault(cause, OrderedDict())
+        opened = self._opened.setdefault(signal if shared else cause, OrderedDict())
+        while len(self._opened) > _NAMES_KEPT:
+            self._opened.popitem(last=False)
         storm = _about_cluster(finding, self._cluster, opened)
         lasting = self._is_open(storm)
         if not lasting:

@@ -1,8 +1,8 @@
 """What the schedulers' rows say of machines, and one row a job: text of DuckDB views.
 
-A scheduler names nodes, not machines: its rows carry ``slurm:<ClusterName>/<NodeName>`` or ``kubernetes:<node>``
-as ``node_id`` and the name as ``node``. Here they get the machine that bore the name at that time (``machine_names``), if one
-said so; ``bound`` is false for those that nobody claims.
+A scheduler names nodes, not machines: its rows carry ``slurm:<ClusterName>/<NodeName>`` or ``kubernetes:<node>`` as
+``node_id`` and the name as ``node``. Here they get the machine that bore the name at that time (``machine_names``), if
+one said so; ``bound`` is false for those that nobody claims.
 """
 
 from __future__ import annotations

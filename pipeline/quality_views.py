@@ -218,7 +218,7 @@ gpus AS (
 named AS (
   SELECT cluster, node_id, any_value(node) AS node, count(*) AS spells, max(seconds) FILTER (NOT planned) AS longest_s
   FROM spells GROUP BY ALL)
-SELECT cluster, node_id, any_value(node) AS node, sum(blind_s) AS blind_s, sum(planned_s) AS planned_s,
+SELECT cluster, node_id, CASE WHEN grouping(node_id) = 0 THEN any_value(node) END AS node, sum(blind_s) AS blind_s, sum(planned_s) AS planned_s,
   coalesce(sum(gpu_blind_s), 0) AS gpu_blind_s, coalesce(sum(gpu_planned_s), 0) AS gpu_planned_s,
   sum(spells)::BIGINT AS spells, coalesce(max(longest_s), 0) AS longest_s
 FROM by_node JOIN named USING (cluster, node_id) LEFT JOIN gpus USING (cluster, node_id)

@@ -25,6 +25,8 @@ from graynode.service.config import Config
 _OTHERS_READ: Final = stat.S_IROTH | stat.S_IWOTH
 _GROUP_READ: Final = stat.S_IRGRP | stat.S_IWGRP
 _LOCK: Final = "agent.lock"
+_AGENT_USER: Final = "graynode"
+"""Of ``deploy/graynode-agent.service``."""
 _OFFSET_S: Final = 1.0
 
 
@@ -47,6 +49,7 @@ def node_checks(
 ) -> Iterator[Check]:
     """All checks of this machine. None of them raises."""
     yield versions(proc)
+    yield user(os.geteuid(), _unit_user())
     yield running_agent(config.agent.state_dir, proc)
     yield state_dir(config.agent.state_dir)
     yield from secrets(config)
@@ -69,6 +72,23 @@ def versions(proc: Path) -> Check:
         driver,
     ]
     return Check("versions", "well", ", ".join(parts))
+
+
+def user(uid: int, agent_uid: int | None) -> Check:
+    """Whose rights this look has. What root may read says little of what the agent's own user may."""
+    if agent_uid is None or uid == agent_uid:
+        return Check("user", "well", f"this look has the rights of {_user(uid)}")
+    said = f"this look has the rights of {_user(uid)}, the unit's agent those of {_AGENT_USER}: it may differ for it"
+    rights = f"-p User={_AGENT_USER} -p AmbientCapabilities='CAP_SYSLOG CAP_DAC_READ_SEARCH'"
+    way = f"look as the agent does: systemd-run --pipe {rights} graynode doctor"
+    return Check("user", "note", said, way)
+
+
+def _unit_user() -> int | None:
+    try:
+        return pwd.getpwnam(_AGENT_USER).pw_uid
+    except KeyError:
+        return None
 
 
 def running_agent(folder: Path, proc: Path) -> Check:

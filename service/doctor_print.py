@@ -80,7 +80,7 @@ def _mark(state: str) -> str:
 
 def _source(trial: Trial) -> Iterator[str]:
     if trial.state in ("absent", "fails", "hangs"):
-        yield f"  {_mark(trial.state)}  {trial.name:<16} {trial.state}: {trial.reason}"
+        yield f"  {_mark(trial.state)}  {trial.name:<16} {trial.state}: {_line(trial.reason)}"
         if trial.state != "absent":
             yield f"{'':25}→ look at it alone: graynode agent --once --dry-run --verbose"
         return
@@ -107,7 +107,7 @@ def _not_measured(trial: Trial) -> Iterator[str]:
             by[str(row.get("state")), str(row.get("reason"))].append(f"{row.get('entity')} {row.get('field')}")
     for (state, reason), what in list(by.items())[:12]:
         fields = list(dict.fromkeys(item.rpartition(" ")[2] for item in what))
-        yield f"{'':25}{state}: {reason} [{_few(fields)}]"
+        yield f"{'':25}{state}: {_line(reason)} [{_few(fields)}]"
     if len(by) > 12:
         yield f"{'':25}… and {len(by) - 12} more reasons (--json has all)"
 
@@ -120,8 +120,13 @@ def _nulls(nulls: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
         of = sum(f.kind != "key" for f in TABLES[table].fields)
         yield f"Table {table}: {of - len(fields)} of {of} fields measured. Null here:"
         for reason, names in sorted(by.items(), key=lambda item: -len(item[1])):
-            yield f"    {len(names):3}  {reason}: {_few(names)}"
+            yield f"    {len(names):3}  {_line(reason)}: {_few(names)}"
         yield ""
+
+
+def _line(text: str) -> str:
+    """What a program said, as one line without control characters."""
+    return "".join(c if c.isprintable() else " " for c in " ".join(text.split()))
 
 
 def _few(names: Sequence[str]) -> str:

@@ -79,7 +79,7 @@ def harmless(config: Config, folder: Path) -> Config:
     """
     with contextlib.suppress(OSError):
         shutil.copy(config.agent.state_dir / REQUEST, folder / REQUEST)
-    if config.steps.socket is None:
+    if "steps" not in wanted(config):
         return config
     return msgspec.structs.replace(config, steps=msgspec.structs.replace(config.steps, socket=folder / "steps.sock"))
 

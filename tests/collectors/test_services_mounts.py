@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -200,7 +204,7 @@ def test_unmounted_is_gone_and_over(node: Node) -> None:
 @pytest.mark.parametrize(
     ("script", "reason"),
     [
-        ("echo 'cannot read file system information: Stale file handle' >&2; exit 1", "Stale file handle"),
+        ("echo 'cannot read file system information for /: Permission denied' >&2; exit 1", "Permission denied"),
         ("echo what", "stat told 'what"),
         ("echo 1 2 3 99999999999999999999999", "stat told"),
         ("exit 0", "stat told ''"),
@@ -216,6 +220,38 @@ def test_stat_that_fails_or_lies(node: Node, script: str, reason: str) -> None:
         assert events == []
         assert _of(rows, "disk") == {}
     assert [reason in row["reason"] for row in node.quality] == [True]
+
+
+def test_mount_whose_server_forgot_it(node: Node) -> None:
+    """A stale handle or a dead daemon answers at once, with nothing but errors: a fault like a hang, and told apart."""
+    node.bin.does(
+        "stat",
+        f'for at; do :; done\n[ "$at" = /home ] && {{ echo "$at: Stale file handle" >&2; exit 1; }}\necho "{EMPTY}"',
+    )
+    services = _services(node)
+    rows, events = node.minute(services)
+    assert (_of(rows, "mount")["/home"], events) == ("failing", [])
+    (event,) = node.minute(services)[1]
+    assert (event["kind"], _facts(event)["why"]) == ("mount_failing", "nfs4 filer:/home: Stale file handle")
+    _stat(node)
+    assert [e["kind"] for e in node.minute(services)[1]] == ["mount_back"]
+
+
+def test_really_hung_mount(tmp_path: Path) -> None:
+    """A FUSE file system whose daemon never answers, in a mount namespace of its own: the kernel holds ``stat`` as it
+    does over a dead server; once the daemon is gone it answers with errors."""
+    if os.geteuid() or not Path("/dev/fuse").exists() or shutil.which("unshare") is None:
+        pytest.skip("needs root, /dev/fuse and unshare")
+    script = Path(__file__).parents[1] / "kit/hung_mount.py"
+    (tmp_path / "mnt").mkdir()
+    command = ["unshare", "--mount", sys.executable, "-I", str(script), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode == 77:
+        pytest.skip(done.stderr.strip())
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told == [["mount_hung", "fuse.sshfs graynode-test has not answered"],
+                    ["mount_failing", "fuse.sshfs graynode-test: Transport endpoint is not connected"]]  # fmt: skip
 
 
 def test_no_mount_table(tmp_path: Path) -> None:

@@ -104,6 +104,32 @@ def test_processes_that_are_nobodys(node: Node) -> None:
     assert node.context.of(A) is None
 
 
+def test_processes_that_end_while_they_are_read(node: Node) -> None:
+    """Whichever file is gone first: nobody's, no error, and the next look starts anew."""
+    for gone in ("cgroup", "environ", "stat"):
+        node.processes.start(100, v2(7), SLURM_JOB_ID="7", SLURM_PROCID="1")
+        (node.machine.proc / "100" / gone).unlink()
+        node.look({A: [100]})
+    node.processes.start(100, v2(8), SLURM_JOB_ID="8")
+    assert {row["job_id"] for row in node.look({A: [100]})["job"]} <= {"7", "8"}
+    assert node.context.of(A) == Placement("8")
+
+
+def test_hostile_processes(node: Node) -> None:
+    """A megabyte of environment, binary junk, a cgroup file of a thousand lines, a name with brackets and spaces, a
+    stat that is none: each is what it is by root's word, in bounded memory."""
+    node.processes.start(100, "0::/x\n" * 1000 + v2(7), SLURM_JOB_ID="7", SLURM_PROCID="1", X="y" * (1 << 20))
+    node.processes.start(101, v2(7), name=") S 1 (", SLURM_JOB_ID="7")
+    (node.machine.proc / "101/environ").write_bytes(bytes(range(256)) * 100)
+    node.processes.start(102, v2(7))
+    (node.machine.proc / "102/stat").write_text("nonsense")
+    (row,) = node.look({A: [100, 101, 102]})["job"]
+    assert row["job_id"] == "7"
+    placed = node.context.of(A)
+    assert placed is not None
+    assert placed.job_id == "7"
+
+
 def test_ranks_that_one_task_started_are_not_the_tasks(node: Node) -> None:
     """Eight processes below one Slurm task share SLURM_PROCID: none of the GPUs is rank 0 by that. One process that
     uses two GPUs is its rank on both."""

@@ -26,6 +26,7 @@ def happened(second: float, kind: str, about: str, **facts: Any) -> dict[str, An
         ("service_restarted", {"in_last_hour": 1}, "digest"),
         ("service_restarted", {"in_last_hour": 7}, "ticket"),
         ("mount_hung", {"type": "nfs4", "source": "filer:/home"}, "ticket"),
+        ("mount_failing", {"why": "nfs4 filer:/home: Stale file handle"}, "ticket"),
         ("mount_read_only", {"source": "/dev/nvme0n1"}, "ticket"),
         ("disk_full", {"why": "99.0 % of its bytes in use"}, "ticket"),
         ("edac_ue", {"errors": 2}, "ticket"),
@@ -86,6 +87,24 @@ def test_what_comes_back_clears_itself_alone() -> None:
     after(8002, happened(8002, "service_back", "slurmd"))
     assert "resolved" not in after(9000)
     assert after(9001, happened(9001, "mount_back", "/home")) == ["resolved"]
+
+
+def test_file_server_that_dies_is_one_event_and_broken_dimms_are_many() -> None:
+    """From the tenth node on a hang of the same mount is the cluster's; other mounts and memory are the nodes' own."""
+    for kind, about, nodes, expected in (("mount_hung", "/home", 30, 10), ("edac_ue", "mc0", 30, 30)):
+        incidents, rules = Incidents("test"), EventRules()
+        told = []
+        for n in range(nodes):
+            row = happened(n, kind, about) | {"node_id": f"n{n}", "node": f"gpu-{n}"}
+            told += incidents.add(rules.findings([row]), at(n))
+        opened = [r for r in told if r["state"] == "open"]
+        assert len(opened) == expected
+        assert (opened[-1]["cause"] == "fleet_shift") == (kind == "mount_hung")
+    incidents, rules = Incidents("test"), EventRules()
+    for n in range(30):
+        row = happened(n, "mount_hung", f"/data{n}") | {"node_id": f"n{n}", "node": f"gpu-{n}"}
+        incidents.add(rules.findings([row]), at(n))
+    assert {r["cause"] for r in incidents.current()} == {"host_fault"}
 
 
 def test_boot_ends_what_an_earlier_boot_had() -> None:

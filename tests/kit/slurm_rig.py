@@ -6,6 +6,7 @@ are tracked without cgroups, so a job's own processes are told by their environm
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
@@ -82,7 +83,9 @@ class Slurm:
         if "slurmctld" in self._children:
             self._children["slurmctld"].send_signal(signal.SIGCONT)
             self.run("scancel", "--user=root", check=False)
-            time.sleep(0.2)
+            end = time.monotonic() + 5  # what starts jobs ends with them, and would outlive the daemons
+            while self.run("squeue", "-h", check=False).strip() and time.monotonic() < end:
+                time.sleep(0.1)
         order = sorted(self._children, key=lambda name: (not name.startswith("slurmd."), name == "munged"))
         for name in order:
             self._children[name].terminate()
@@ -93,6 +96,15 @@ class Slurm:
                 child.kill()
                 child.wait()
         self._children.clear()
+        self._end_strays()
+
+    def _end_strays(self) -> None:
+        """What slurmd started and left behind, known by this cluster's own configuration in its environment."""
+        ours = f"SLURM_CONF={self.conf}\0".encode()
+        for folder in Path("/proc").iterdir():
+            with contextlib.suppress(OSError, ValueError):
+                if ours in (folder / "environ").read_bytes() and int(folder.name) != os.getpid():
+                    os.kill(int(folder.name), signal.SIGKILL)
 
     def run(self, *command: str, check: bool = True) -> str:
         """What a program of Slurm writes; ``check`` and it must succeed."""
@@ -182,8 +194,9 @@ def wait_for(done: Callable[[], bool], what: str, timeout_s: float = 20.0) -> No
 
 def _free_ports(count: int) -> int:
     """The first of so many consecutive loopback ports that nobody listens on."""
+    chance = random.SystemRandom()  # suites that run side by side have seeded the other one alike
     for _ in range(200):
-        base = random.randrange(20000, 31000)
+        base = chance.randrange(20000, 31000)
         taken: list[socket.socket] = []
         try:
             for n in range(count):

@@ -67,8 +67,11 @@ def test_it_is_said_again_every_hour(tmp_path: Path) -> None:
          *((float(s), 2, s, "boot-a") for s in range(10, 20))],
         # a clock that goes back at a reboot
         [*((s + 5000.0, 1, s, "boot-a") for s in range(5)), *((float(s), 2, s, "boot-b") for s in range(20))],
+        # a batch of the old boot that lay somewhere, under a number not met yet
+        [*((float(s), 1, s, "boot-a") for s in range(5)), *((100.0 + s, 2, s, "boot-b") for s in range(5)),
+         (50.0, 1, 77, "boot-a"), (110.0, 2, 9, "boot-b")],
     ],
-    ids=["restarts", "reboots", "sent again", "clock goes back"],
+    ids=["restarts", "reboots", "sent again", "clock goes back", "an old batch"],
 )  # fmt: skip
 def test_one_machine_is_one_whatever_it_goes_through(tmp_path: Path, sent: list[Sent]) -> None:
     """Its boots and starts follow one another."""

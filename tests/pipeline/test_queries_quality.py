@@ -241,7 +241,9 @@ def test_the_fleet_is_the_sum_of_its_nodes(history: History) -> None:
     history.heard(0, 60, node="n2")
     history.heard(0, 90, node="n3")
     rows = history.queries.rows(f"FROM blind('{T}', '{END}')")
-    assert [(row["node_id"], row["blind_s"]) for row in rows] == [(None, 5400), ("n2", 3600), ("n3", 1800)]
+    assert [(row["node_id"], row["node"], row["blind_s"]) for row in rows] == [
+        (None, None, 5400), ("n2", "host-n2", 3600), ("n3", "host-n3", 1800),
+    ]  # fmt: skip
 
 
 def test_only_the_time_asked_for_counts(history: History) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
-from landing_kit import CLUSTER, T0
+from landing_kit import CLUSTER, T0, Log, gpu_row, land, message
 
 from graynode.pipeline.lake_format import conform
 from graynode.pipeline.normalise import Normaliser
+from graynode.pipeline.queries import Queries
 from graynode.pipeline.schema import QUALITY_STATES
 from graynode.pipeline.still import PREFIX, StillWatch
 
@@ -171,6 +173,32 @@ def test_windows_wait_until_a_look_is_worth_it() -> None:
         told += watch.note(conform("gpu_30s", pl.DataFrame([stuck(w)])))
     assert [row["field"] for row in told] == ["temp_c"]
     assert set(looks) == {6}
+
+
+def test_a_stuck_sensor_is_in_the_lake_with_its_time(tmp_path: Path) -> None:
+    """From messages to SQL: four hours of samples, of which the temperature follows the power for one."""
+    log = Log()
+    for message_ in range(24):
+        rows = []
+        for s in range(message_ * 600, (message_ + 1) * 600, 15):
+            busy = (s // 900) % 2 == 0
+            power = (320.0 if busy else 90.0) + s % 7
+            temp = 41 if s >= 3600 else int(30 + power / 8)
+            rows.append(gpu_row(s, power_w=power, temp_c=temp, gpu_util_percent=97 if busy else 1))
+        log.add(message(rows, sequence=message_), (message_ + 1) * 600)
+    lake = land(tmp_path, log, chunks=[1] * 24, now=20_000)
+    [row] = lake.read("quality").to_dicts()
+    assert (row["entity"], row["field"], row["state"]) == ("GPU-0", "temp_c", "stale")
+    assert timedelta(seconds=3570) <= row["ts"] - T0 <= timedelta(seconds=3600 + 1800)
+    assert lake.read("gpu")["temp_c"].null_count() == 0
+    queries = Queries(lake)
+    try:
+        [now] = queries.rows("SELECT state, reason FROM quality_now WHERE field = 'temp_c'")
+        assert now == {"state": "stale", "reason": row["reason"]}
+    finally:
+        queries.close()
+    again = land(tmp_path, log, now=20_000)  # a restart: told once
+    assert again.read("quality").height == 1
 
 
 def test_memory_is_as_large_as_the_fleet() -> None:

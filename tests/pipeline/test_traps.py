@@ -410,9 +410,12 @@ def test_an_int64_sentinel_is_none_even_after_a_float_and_back(tmp_path: Path, v
     """9.223372036854776e18 made an integer again comes out at one end of 64 bits."""
     log = Log()
     log.add(message([gpu_row(0, energy_mj=value, mem_used_bytes=1)]), 1)
-    rows = landing_kit.land(tmp_path, log).read("gpu")
-    assert rows["energy_mj"].to_list() == [None]
-    assert rows["mem_used_bytes"].to_list() == [1]
+    lake = landing_kit.land(tmp_path, log)
+    assert lake.read("gpu")["energy_mj"].to_list() == [None]
+    assert lake.read("gpu")["mem_used_bytes"].to_list() == [1]
+    [why] = lake.read("quality").to_dicts()
+    assert why["state"] in ("stale", "error", "unsupported", "not_permitted")
+    assert "DCGM" in why["reason"]
 
 
 # --- the page ------------------------------------------------------------------------------------------------

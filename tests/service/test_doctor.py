@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import agent_fakes
-import msgspec
 import node_files
 import pytest
 from agent_fakes import Source
@@ -167,17 +166,22 @@ def test_null_fields_have_their_reasons(tmp_path: Path) -> None:
 
 
 def test_running_agent_keeps_what_is_its_own(tmp_path: Path) -> None:
-    """The state folder is another one, the socket of ``steps`` too; a release of the GPUs in force is respected."""
+    """The state folder is another one, the socket of ``steps`` too, named or not; a release of GPUs is kept."""
     (tmp_path / "state").mkdir()
     (tmp_path / "state" / REQUEST).write_text('{"id": "1"}')
-    config = _config(tmp_path, "host")
     other = tmp_path / "other"
     other.mkdir()
-    changed = harmless(config, other)
+    for config in (_config(tmp_path, "steps"), _config(tmp_path, "host", steps={"socket": str(tmp_path / "sock")})):
+        assert harmless(config, other).steps.socket == other / "steps.sock"
     assert (other / REQUEST).read_text() == '{"id": "1"}'
-    assert changed.steps.socket is None
-    open_ = msgspec.structs.replace(config, steps=msgspec.structs.replace(config.steps, socket=tmp_path / "s"))
-    assert harmless(open_, other).steps.socket == other / "steps.sock"
+    assert harmless(_config(tmp_path / "none", "host"), other).steps.socket is None
+
+
+def test_reasons_are_one_line_each(tmp_path: Path) -> None:
+    """What a program said may have ends of line and colours; a terminal gets neither."""
+    tried = _try(tmp_path, host=NoSource("first\nsecond\x1b[31m\tthird"))
+    (line,) = [x for x in for_person(agent_fakes.machine(tmp_path), [], tried) if "host" in x and "absent" in x]
+    assert line.endswith("absent: first second [31m third")
 
 
 @pytest.mark.nvml
@@ -231,6 +235,13 @@ def test_changes_are_not_samples(tmp_path: Path) -> None:
 
 
 # --- the node ---
+
+
+def test_whose_rights_the_look_has() -> None:
+    """Root sees what the agent's own user may not: said, with the way to look as the agent does."""
+    _one(checks.user(0, None), "well", "rights of root")
+    _one(checks.user(990, 990), "well", "rights of 990")
+    _one(checks.user(0, 990), "note", "may differ for it", "systemd-run --pipe -p User=graynode")
 
 
 def test_state_folder(tmp_path: Path) -> None:

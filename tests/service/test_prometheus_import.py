@@ -19,6 +19,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from graynode.collectors.dcgm_targets import fleet_target
 from graynode.pipeline.lake import Lake
 from graynode.pipeline.schema import TABLES
 from graynode.service.config import Config, ConfigError, LakeSection
@@ -31,6 +32,7 @@ START = END - timedelta(hours=HOURS)
 POINTS = HOURS * 12
 Series = tuple[dict[str, str], list[tuple[float, float]]]
 NewServer = Callable[..., Any]
+LONG = pytest.mark.long
 
 
 def gpu(metric: str, number: int, samples: Sequence[tuple[float, float]], **labels: str) -> Series:
@@ -115,7 +117,8 @@ def imported(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_series_become_rows_and_hours(kind: str, imported: Callable[[str], tuple[Path, str]]) -> None:
-    """dcgm-exporter and node-exporter series are rows of gpu, host and link, and their hours, of the same node."""
+    """dcgm-exporter and node-exporter series are rows of gpu, host and link, and their hours, of one node: the one that
+    the agentless scraper will know by the same id."""
     folder, said = imported(kind)
     table = functools.partial(rows_of, folder)
     rows = table("gpu")
@@ -123,6 +126,7 @@ def test_series_become_rows_and_hours(kind: str, imported: Callable[[str], tuple
     one = rows.filter(pl.col("gpu_uuid") == "GPU-0003")
     assert one.row(0, named=True)["ts"] == START + timedelta(minutes=5) - timedelta(milliseconds=1)
     assert one["sm_clock_mhz"].unique().to_list() == [1703]
+    assert one["node_id"].unique().to_list() == [fleet_target("n0:9400").node_id("prod")]
     assert one["mem_used_bytes"].unique().to_list() == [40_000 << 20]
     assert (one["gpu_index"][0], one["gpu_model"][0], one["node"][0]) == (3, "NVIDIA H100 80GB HBM3", "n0")
     hours = table("gpu_1h").filter(pl.col("gpu_uuid") == "GPU-0003")
@@ -150,7 +154,10 @@ def test_both_servers_give_the_same_rows(imported: Callable[[str], tuple[Path, s
         assert rows_of(one, name).equals(rows_of(other, name))
 
 
-@pytest.mark.parametrize(("kind", "step_s"), [("VictoriaMetrics", 60.0), ("Prometheus", 60.0), ("Prometheus", 300.0)])
+@pytest.mark.parametrize(
+    ("kind", "step_s"),
+    [("VictoriaMetrics", 60.0), ("Prometheus", 60.0), pytest.param("Prometheus", 300.0, marks=LONG)],
+)
 def test_a_gap_stays_a_gap(kind: str, step_s: float, new_metrics_server: NewServer, tmp_path: Path) -> None:
     """No sample is repeated into a step in which there was none, whatever the server's own look-back: its last value
     would otherwise stand for five minutes more. A sample on a boundary counts once."""
@@ -199,18 +206,18 @@ def test_tomorrow_goes_on_where_today_ended(
         assert rows_of(tmp_path, name).equals(rows_of(imported("VictoriaMetrics")[0], name))
 
 
-def test_old_samples_are_kept_on_demand_only(servers: Callable[[str], Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("samples", "kept"), [(False, 0), pytest.param(True, 16 * POINTS, marks=LONG)])
+def test_old_samples_are_kept_on_demand_only(
+    samples: bool, kept: int, servers: Callable[[str], Any], tmp_path: Path
+) -> None:
     """Raw rows beyond their table's retention are not stored, for maintenance would take them; their hours are."""
-    server, later = servers("VictoriaMetrics"), END + timedelta(days=30)
-    run(config(tmp_path / "a"), options(server.url, until=END.isoformat()), now=later)
-    assert rows_of(tmp_path / "a", "gpu").height == 0
-    assert rows_of(tmp_path / "a", "gpu_1h").height == 16 * HOURS
-    run(config(tmp_path / "b"), options(server.url, until=END.isoformat(), samples=True), now=later)
-    assert rows_of(tmp_path / "b", "gpu").height == 16 * POINTS
-    assert rows_of(tmp_path / "b", "gpu_1h").equals(rows_of(tmp_path / "a", "gpu_1h"))
+    asked = options(servers("VictoriaMetrics").url, until=END.isoformat(), samples=samples)
+    assert run(config(tmp_path), asked, now=END + timedelta(days=30)) == 0
+    assert rows_of(tmp_path, "gpu").height == kept
+    assert rows_of(tmp_path, "gpu_1h").height == 16 * HOURS
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["VictoriaMetrics", pytest.param("Prometheus", marks=LONG)])
 def test_labels_of_the_field(
     kind: str, new_metrics_server: NewServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -287,9 +294,9 @@ def test_old_and_new_names_are_one_field(new_metrics_server: NewServer, tmp_path
 @pytest.mark.parametrize(
     ("kind", "option"),
     [
-        ("VictoriaMetrics", "-search.maxPointsPerTimeseries=13"),
+        pytest.param("VictoriaMetrics", "-search.maxPointsPerTimeseries=13", marks=LONG),
         ("VictoriaMetrics", "-search.maxSamplesPerQuery=2500"),
-        ("VictoriaMetrics", "-search.maxQueryLen=120"),
+        pytest.param("VictoriaMetrics", "-search.maxQueryLen=120", marks=LONG),
         ("Prometheus", "--query.max-samples=400"),
     ],
 )

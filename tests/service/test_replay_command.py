@@ -62,11 +62,13 @@ def replay(path: Path | None, out: Path, **more: Any) -> int:
 
 
 def test_what_would_have_been_told_when(recording: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A hard event is told in the half minute that brought it, a flag when its window has closed, each at recorded time
-    and under the replay's own cluster; lines that are none are counted."""
-    assert replay(recording, tmp_path / "out") == 0
+    """A hard event is told in the half minute that brought it, a flag when its window has closed, each at recorded
+    time, under a cluster and in a lake of its own; lines that are none are counted; the site's lake is not touched."""
+    config = Config(cluster="site", lake=LakeSection(path=str(tmp_path / "site")))
+    assert run(config, recording, from_lake=None, out=tmp_path / "out", stop=threading.Event()) == 0
+    assert not (tmp_path / "site").exists()
     said = capsys.readouterr().out
-    assert "a sample every 1 s, judged in 30 s windows, cluster 'replay'" in said
+    assert "a sample every 1 s, judged in 30 s windows, cluster 'site-replay'" in said
     told = [line for line in said.splitlines() if line.startswith("2026-03-02")]
     assert len(told) == 2
     assert told[0].startswith("2026-03-02 06:00:30  page   n1: ")
@@ -75,7 +77,7 @@ def test_what_would_have_been_told_when(recording: Path, tmp_path: Path, capsys:
     assert "481 rows, 2 incidents told, 2 open at the end; not taken: " in said
     assert "1 line is not JSON" in said
     lake = Lake(str(tmp_path / "out" / "lake"))
-    assert lake.read("gpu")["cluster"].unique().to_list() == ["replay"]
+    assert lake.read("gpu")["cluster"].unique().to_list() == ["site-replay"]
     assert lake.read("gpu").height == 480
     assert lake.read("gpu_30s").height == 16
     assert set(lake.read("incident")["cause"]) == {"gpu_lost", "memory_degraded"}
@@ -102,14 +104,6 @@ def test_samples_of_an_import_are_judged_by_the_hour(tmp_path: Path, capsys: pyt
     assert hours.height == 3 * 4
     assert hours.select("cluster", "samples", "samples_expected").unique().rows() == [("mine", 6, 6)]
     assert Lake(str(tmp_path / "lake")).read("gpu")["cluster"].unique().to_list() == ["site"]
-
-
-def test_the_lake_of_the_site_is_not_touched(recording: Path, tmp_path: Path) -> None:
-    """Neither its lake nor its bus, whatever the configuration says."""
-    config = Config(cluster="site", lake=LakeSection(path=str(tmp_path / "site")))
-    assert run(config, recording, from_lake=None, out=tmp_path / "out", stop=threading.Event()) == 0
-    assert not (tmp_path / "site").exists()
-    assert Lake(str(tmp_path / "out" / "lake")).read("gpu")["cluster"].unique().to_list() == ["site-replay"]
 
 
 def test_a_second_run_is_refused(recording: Path, tmp_path: Path) -> None:
