@@ -219,8 +219,9 @@ class Kubernetes:
         where = ("gpu", self._machine.node_id, "job_id")
         if isinstance(problem, Unreachable):
             state = "not_permitted" if problem.refused else "error"
-            way_out = "; run as root, or mount that folder" if problem.refused else ""
-            self._say(where, state, f"{problem}{way_out}; by the processes' control groups instead", rows)
+            way_out = "; run as root, or grant CAP_DAC_OVERRIDE" if problem.refused else ""
+            instead = "by the processes' control groups instead" if self._following else "no job is known"
+            self._say(where, state, f"{problem}{way_out}; {instead}", rows)
         elif problem:
             self._say(where, "error", problem, rows)
         else:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from graynode.collectors.slurm_program import Ended, Program, ProgramFailed
+from graynode.collectors.program import Ended, Program, ProgramFailed
 
 PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """Where programs are looked for: not in the environment's places, for the agent may run with more rights than the

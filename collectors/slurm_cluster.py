@@ -19,6 +19,7 @@ from typing import ClassVar, Final
 from graynode.collectors.base import Machine, NoSource, Round, Row, Rows
 from graynode.collectors.context import JobContext
 from graynode.collectors.log_file import LogFile
+from graynode.collectors.program import Ended, Program, ProgramFailed
 from graynode.collectors.slurm_changes import Jobs, Nodes
 from graynode.collectors.slurm_jobs import (
     SACCT_FORMAT,
@@ -31,7 +32,6 @@ from graynode.collectors.slurm_jobs import (
     parse_squeue,
 )
 from graynode.collectors.slurm_nodes import parse_config, parse_nodes, parse_partitions, parse_reservations
-from graynode.collectors.slurm_program import Ended, Program, ProgramFailed
 from graynode.collectors.state_file import StateFile
 
 _FIRST_BYTES: Final = 1 << 20

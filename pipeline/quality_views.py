@@ -91,10 +91,15 @@ WITH about AS (
   UNION
   SELECT DISTINCT cluster, node_id, node, gpu_uuid FROM gpu_homes WHERE until IS NULL AND starts_with(gpu_uuid, gpu)),
 here AS (SELECT cluster, node_id, gpu_uuid, any_value(node) AS node FROM about GROUP BY ALL),
-newest AS (SELECT cluster, max(ts) AS ts FROM host_30s(now() - {_FORGET}, now()) GROUP BY ALL),
-heard AS (SELECT cluster, node_id, max(ts) AS ts FROM host_30s(now() - {_FORGET}, now()) GROUP BY ALL),
+lately AS (
+  SELECT cluster, node_id, max(ts) + {_WINDOW} AS ts FROM host_30s(now() - INTERVAL 1 DAY, now()) GROUP BY ALL),
+earlier AS (
+  SELECT cluster, node_id, max(ts) + INTERVAL 1 HOUR AS ts FROM host_1h(now() - {_FORGET}, now()) GROUP BY ALL),
+heard AS (
+  SELECT cluster, node_id, coalesce(l.ts, e.ts) AS ts FROM lately l FULL JOIN earlier e USING (cluster, node_id)),
+newest AS (SELECT cluster, max(ts) AS ts FROM lately GROUP BY ALL),
 reasons AS (
-  SELECT h.*, 1 AS rank, 'node' AS scope, 'lost' AS state, e.ts + {_WINDOW} AS since,
+  SELECT h.*, 1 AS rank, 'node' AS scope, 'lost' AS state, e.ts AS since,
     'nothing has been heard of this machine since' AS reason
   FROM here h JOIN heard e USING (cluster, node_id) JOIN newest n USING (cluster)
   WHERE n.ts - e.ts > INTERVAL 2 MINUTE
@@ -218,7 +223,8 @@ gpus AS (
 named AS (
   SELECT cluster, node_id, any_value(node) AS node, count(*) AS spells, max(seconds) FILTER (NOT planned) AS longest_s
   FROM spells GROUP BY ALL)
-SELECT cluster, node_id, CASE WHEN grouping(node_id) = 0 THEN any_value(node) END AS node, sum(blind_s) AS blind_s, sum(planned_s) AS planned_s,
+SELECT cluster, node_id, CASE WHEN grouping(node_id) = 0 THEN any_value(node) END AS node,
+  sum(blind_s) AS blind_s, sum(planned_s) AS planned_s,
   coalesce(sum(gpu_blind_s), 0) AS gpu_blind_s, coalesce(sum(gpu_planned_s), 0) AS gpu_planned_s,
   sum(spells)::BIGINT AS spells, coalesce(max(longest_s), 0) AS longest_s
 FROM by_node JOIN named USING (cluster, node_id) LEFT JOIN gpus USING (cluster, node_id)

@@ -316,6 +316,16 @@ def test_without_a_kubelet_control_groups_tell(rig: Rig) -> None:
     assert "No such file or directory; by the processes' control groups instead" in reason
 
 
+def test_with_neither_answer_no_job_is_known(rig: Rig) -> None:
+    """No API server configured and a kubelet that is away: that is said, and nothing is made up."""
+    rig.kubelet.__exit__()
+    rig.context.set_pids({GpuKey(A): [41]})
+    assert rig.rows(rig.collector(api="off")).keys() == {"quality"}
+    state, reason = rig.quality["gpu", "machine-1", "job_id"]
+    assert (state, reason.endswith("kubelet.sock: No such file or directory; no job is known")) == ("error", True)
+    assert rig.context.of(GpuKey(A)) is None
+
+
 def test_a_kubelet_away_for_long_is_no_longer_believed(rig: Rig) -> None:
     """Its last answer holds for ``keep_s``, no longer."""
     rig.api.put(PODS, kube.pod("llm-worker-0", owned_by=PYTORCH))

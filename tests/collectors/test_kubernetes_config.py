@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from node_files import node, round_at
 
 from graynode.collectors.context import JobContext
 from graynode.collectors.health import Health
+from graynode.collectors.kubernetes_workload import PLURALS
 from graynode.service.agent_parts import make_collectors
 from graynode.service.config import ConfigError, parse
 
@@ -39,6 +41,20 @@ def test_collectors_are_made_from_the_configuration(tmp_path: Path) -> None:
         assert {a.headers["authorization"] for a in api.asked} == {"Bearer secret"}
         (pods,) = api.of(PODS)
         assert pods.query["fieldSelector"] == "spec.nodeName=n7"
+
+
+def test_the_shipped_roles_permit_what_is_asked() -> None:
+    """Each kind of owner that is looked up may be got; nothing may be written and no secret read."""
+    text = (Path(__file__).parents[2] / "deploy/kubernetes/rbac.yaml").read_text(encoding="utf-8")
+    rule = re.compile(r"apiGroups: \[([^]]*)\],?\s+resources: \[([^]]*)\],?\s+verbs: \[([^]]*)\]")
+    may = [
+        (group.strip('"'), set(what.split(", ")), set(verbs.split(", "))) for group, what, verbs in rule.findall(text)
+    ]
+    assert len(may) == text.count("verbs:")
+    for (group, kind), plural in PLURALS.items():
+        assert any(group == g and plural in what and "get" in verbs for g, what, verbs in may), kind
+    assert set.union(*(verbs for _, _, verbs in may)) == {"get", "list", "watch"}
+    assert "secrets" not in text
 
 
 def test_an_address_that_is_none_is_named(tmp_path: Path) -> None:

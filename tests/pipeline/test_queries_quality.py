@@ -128,6 +128,15 @@ def test_a_silent_machine_explains_its_gpus(history: History) -> None:
     assert history.why("GPU-a", "temp_c") == [("node", "lost", at(60), "nothing has been heard of this machine since")]
 
 
+def test_a_machine_silent_for_days_is_known_by_its_hours(history: History) -> None:
+    """Only hours are looked at that far back: the end of its last one is said."""
+    history.gpus(0, "GPU-a")
+    ts = (NOW - timedelta(days=5)).replace(minute=0, second=0)
+    history.lake.put("host_1h", [{"ts": ts, "cluster": "c", "node_id": "n1", "node": "host-n1", "samples": 3600}])
+    history.heard(0, 120, node="n2")
+    assert [row[:3] for row in history.why("GPU-a", "temp_c")] == [("node", "lost", ts + timedelta(hours=1))]
+
+
 def test_what_is_said_of_all_gpus_of_a_node_explains_each(history: History) -> None:
     """A source that knows no GPU by name speaks of the node's id, or of ``*``."""
     history.gpus(0, "GPU-a")
