@@ -11,9 +11,11 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from datetime import datetime
+from functools import partial
 from typing import Any, ClassVar, Final
 
-from graynode.collectors.base import Machine, NoSource, Round, Row, Rows
+from graynode.collectors.base import Machine, NoSource, Round, Row, Rows, utc_now
 from graynode.collectors.context import GpuKey, JobContext
 from graynode.collectors.kubernetes_api import node_name
 from graynode.collectors.kubernetes_cgroup import pod_of
@@ -54,6 +56,7 @@ class Kubernetes:
         *,
         env: Mapping[str, str] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = utc_now,
         first_wait_s: float = 1.0,
     ) -> None:
         env = os.environ if env is None else env
@@ -64,11 +67,8 @@ class Kubernetes:
             raise NoSource(f"no kubelet ({s.socket.parent} does not exist) and not in a pod of a cluster")
         self._kubelet = Kubelet(s.socket, s.deadline_s)
         self._node_name = node_name(s.node_name, env, machine.node)
-        self._following = (
-            Following(api, self._node_name, s.labels, kueue=s.kueue, first_wait_s=first_wait_s, monotonic=monotonic)
-            if api
-            else None
-        )
+        follow = partial(Following, first_wait_s=first_wait_s, monotonic=monotonic, now=now)
+        self._following = follow(api, self._node_name, s.labels, kueue=s.kueue) if api else None
         self._held: dict[_PodKey, frozenset[GpuKey]] = {}
         self._held_at: float | None = None
         self._allocatable: list[Devices] | None = None

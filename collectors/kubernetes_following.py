@@ -9,11 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
+from graynode.collectors.base import utc_now
 from graynode.collectors.kubernetes_api import METADATA, Api, ApiError
 from graynode.collectors.kubernetes_jobs import Labels, Queued, queued_of
 from graynode.collectors.kubernetes_objects import (
@@ -27,7 +29,7 @@ from graynode.collectors.kubernetes_objects import (
     ResourceSlice,
     Workload,
 )
-from graynode.collectors.kubernetes_pods import PodFacts, trim
+from graynode.collectors.kubernetes_pods import PodFacts, end_of, trim
 from graynode.collectors.kubernetes_store import Store
 from graynode.collectors.kubernetes_watch import Standing, Watch
 from graynode.collectors.kubernetes_workload import Work, path_of, work_of
@@ -39,6 +41,8 @@ _TRIES: Final = 3
 _AGAIN_S: Final = 600.0
 """The Node object, ResourceSlices and what was refused are asked again after so long."""
 _QUEUE_S: Final = 60.0
+_LONG_AGO: Final = timedelta(hours=1)
+"""An agent that was away for less still tells how jobs ended meanwhile."""
 T = TypeVar("T")
 
 
@@ -66,7 +70,9 @@ class Following:
         kueue: bool = True,
         first_wait_s: float = 1.0,
         monotonic: Callable[[], float] = time.monotonic,
+        now: Callable[[], datetime] = utc_now,
     ) -> None:
+        self._now = now
         self._api, self._node_name, self._kueue, self._monotonic = api, node_name, kueue, monotonic
         self._keep = labels.names
         store = Store(Pod, lambda pod: trim(pod, labels.names), _MOST_PODS)
@@ -106,7 +112,7 @@ class Following:
 
     def _between(self) -> None:
         facts = self.store.facts()
-        mine = {uid: pod for uid, pod in facts.items() if pod.gpus or pod.claims or pod.key in self._wanted}
+        mine = {uid: pod for uid, pod in facts.items() if self._matters(pod)}
         works = {
             uid: work for uid, work in self.seen.works.items() if uid in facts or len(self.seen.works) < _MOST_PODS
         }
@@ -123,6 +129,14 @@ class Following:
         self.resolved = mine.keys() <= works.keys()
         node = self._node() if self._due("node") else self.seen.node
         self.seen = Seen(works, queues, slices, node, refused)
+
+    def _matters(self, pod: PodFacts) -> bool:
+        """Whether it has to do with GPUs and did not end long ago: a node can have a thousand such pods, kept by their
+        makers."""
+        if not (pod.gpus or pod.claims or pod.key in self._wanted):
+            return False
+        end = end_of(pod) if pod.ended and pod.uid not in self.seen.works else None
+        return end is None or end.at is None or self._now() - end.at < _LONG_AGO
 
     def _due(self, what: str, every_s: float = _AGAIN_S) -> bool:
         now, asked = self._monotonic(), self._asked_at.get(what)

@@ -161,13 +161,14 @@ class Changes:
             if row["state"] in ENDED:
                 self.told.pop(job_id, None)
                 self._ended[job_id] = key
-                while len(self._ended) > 1000:
-                    del self._ended[next(iter(self._ended))]
             else:
                 self._ended.pop(job_id, None)
                 self.told[job_id] = key
             yield row
-        for job_id in [known for known in self.told if known not in seen] if whole else ():
+        if not whole:
+            return
+        self._ended = {job_id: key for job_id, key in self._ended.items() if job_id in seen}
+        for job_id in [known for known in self.told if known not in seen]:
             del self.told[job_id]
             yield {"job_id": job_id, "state": None, "reason": UNKNOWN_END}
 

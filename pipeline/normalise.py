@@ -58,7 +58,10 @@ class _Bad:
 
 
 class Normaliser:
-    """Remembers which fields are bad now, per machine; everything absent is well."""
+    """Remembers which fields are bad now, per machine; everything absent is well.
+
+    A restart knows what was told (``restore``); what had not lasted long enough to be told begins anew.
+    """
 
     def __init__(self) -> None:
         self._bad: dict[tuple[str, str], dict[Key, _Bad]] = {}

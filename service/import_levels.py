@@ -6,7 +6,7 @@ slow, whenever that began, so the last days are compared with those of the peers
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -98,8 +98,9 @@ class Levels:
         of_peers = residual.against_peers(power, groups).median
         for measure in MEASURES:
             r = residual.against_peers(x[measure.name], groups)
-            # Neighbours of which no job is known may do other work: comparable are those that take about as much power.
-            alike = ~r.wide | (np.abs(power - of_peers) <= _SAME_POWER * of_peers)
+            # Without a scheduler's word peers may do other work. More work (more power) lowers a clock and heats, and is
+            # no fault; a lower clock at no more power is one.
+            alike = power <= (1.0 + _SAME_POWER) * of_peers
             self._keep(measure.name, view, np.where(alike, r.excess, np.nan), _own(measure, view), r.median)
         self._errors(view)
 
@@ -120,11 +121,27 @@ class Levels:
         hits = (pl.col("delta") > 0).sum().cast(pl.Float64).alias("hits")
         self._kept.setdefault(_ERRORS, []).append(by_day.agg(pl.col("node_id").last(), hits, _HOURS))
 
-    def found(self, last_days: int = 7) -> Iterator[Level]:
-        """What is worth a name in the last days: against peers, and memory errors against fleet and own past."""
+    def found(self, last_days: Sequence[int] = (7, 2)) -> Iterator[Level]:
+        """What is worth a name in the last days, over each of these spans: against peers, each GPU once by signal.
+
+        Memory errors are held against fleet and own past, over the first span.
+        """
         for measure in MEASURES:
-            yield from _against_peers(measure, self._all(measure.name), last_days)
-        yield from _many_errors(self._all(_ERRORS), last_days)
+            named: set[str] = set()
+            for days in last_days:
+                for level in _against_peers(measure, self._all(measure.name), days):
+                    if level.key not in named:
+                        named.add(level.key)
+                        yield level
+        yield from _many_errors(self._all(_ERRORS), last_days[0])
+
+    def clock_excess(self, key: str, since_day: int) -> float:
+        """By how much (log) the clock has been below peers' that take no less power, median of days; NaN: unknown."""
+        days = self._all("clock")
+        if days.is_empty():
+            return float("nan")
+        known = days.filter((pl.col("key") == key) & (pl.col("day") >= since_day)).get_column("excess")
+        return float(known.median()) if len(known) else float("nan")  # type: ignore[arg-type]  # a number, not null
 
     def _all(self, name: str) -> pl.DataFrame:
         parts = self._kept.get(name)

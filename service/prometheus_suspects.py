@@ -6,6 +6,7 @@ part of it, the rest being what is normal) and who is worse than its peers now (
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from typing import Any, Final
 import polars as pl
 
 from graynode.detectors import make
+from graynode.detectors.accumulate import TAU
 from graynode.detectors.base import TOLD
 from graynode.detectors.event_rules import from_events, is_clearing
 from graynode.detectors.gpu_words import named
@@ -32,7 +34,7 @@ names anybody alone."""
 _JUDGED_PART: Final = 3
 _MOST_JUDGED: Final = timedelta(days=14)
 _LEAST_JUDGED: Final = timedelta(hours=12)
-_LAST_DAYS: Final = 7
+_LAST_DAYS: Final = (7, 2)
 _MINUTE: Final = "%Y-%m-%d %H:%M"
 _SHOWN: Final = 20
 _REASONS_SHOWN: Final = 3
@@ -81,10 +83,10 @@ def judge(lake: Lake, cluster: str, start: datetime, end: datetime) -> Judged:
         seen.add(hours)
         levels.add(hours)
     suspects: dict[tuple[str, str], Suspect] = {}
-    last_days = max(1, min(_LAST_DAYS, round((end - start) / timedelta(days=1) / _JUDGED_PART)))
-    for level in levels.found(last_days):
+    span_d = (end - start) / timedelta(days=1) / _JUDGED_PART
+    for level in levels.found([max(1, min(days, round(span_d))) for days in _LAST_DAYS]):
         _suspect(suspects, seen, level.node_id, level.key).reasons.append(_of_level(level))
-    shared = _of_findings(_findings(lake, cluster, start, end), suspects, seen)
+    shared = _of_findings(_findings(lake, cluster, start, end), suspects, seen, levels)
     _ended(suspects, seen, end)
     ranked = sorted(suspects.values(), key=lambda s: (-s.weight, s.name))
     return Judged(ranked, len(seen.gpus), seen.hours, shared, seen.jobs, sorted(seen.models))
@@ -167,7 +169,7 @@ def _findings(lake: Lake, cluster: str, start: datetime, end: datetime) -> list[
 
 
 def _of_findings(
-    found: Sequence[Mapping[str, Any]], suspects: dict[tuple[str, str], Suspect], seen: _Seen
+    found: Sequence[Mapping[str, Any]], suspects: dict[tuple[str, str], Suspect], seen: _Seen, levels: Levels
 ) -> list[str]:
     """Each finding's reason to its suspect; gives those that are about many at once."""
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = defaultdict(list)
@@ -178,7 +180,7 @@ def _of_findings(
             ].append(row)
     shared = []
     for (subject, node_id, uuid, link, _, _), rows in groups.items():
-        reason = _of_rows(rows)
+        reason = _of_rows(rows, levels)
         if subject in ("gpu", "link", "node"):
             _suspect(suspects, seen, node_id, uuid or link or "").reasons.append(reason)
         else:
@@ -186,10 +188,10 @@ def _of_findings(
     return shared
 
 
-def _of_rows(rows: Sequence[Mapping[str, Any]]) -> tuple[float, str]:
+def _of_rows(rows: Sequence[Mapping[str, Any]], levels: Levels) -> tuple[float, str]:
     last = rows[-1]
     weight = max(_SEVERITY_WEIGHT[row["severity"]] for row in rows)
-    if last["detector"] in _STATISTICS and len(rows) < _LASTING_H:
+    if last["detector"] in _STATISTICS and (len(rows) < _LASTING_H or not _confirmed(rows, levels)):
         weight = 0.0
     ratio = max((row["score"] / row["threshold"] for row in rows if row.get("threshold")), default=1.0)
     since = min(row.get("since") or row["ts"] for row in rows)
@@ -197,6 +199,17 @@ def _of_rows(rows: Sequence[Mapping[str, Any]]) -> tuple[float, str]:
     return weight + min(ratio, 9.0) / 10.0, (
         f"{said}; told {len(rows):,} times, since {since:{_MINUTE}}, last {last['ts']:{_MINUTE}}"
     )
+
+
+def _confirmed(rows: Sequence[Mapping[str, Any]], levels: Levels) -> bool:
+    """Of clocks: whether they are below those of peers that take no less power, by what is worth a name.
+
+    The detector may take that for granted where the scheduler says that peers do the same work. Labels say less.
+    """
+    if rows[-1]["signal"] not in ("clock", "power_at_clock"):
+        return True
+    since = min(row.get("since") or row["ts"] for row in rows)
+    return levels.clock_excess(rows[-1]["gpu_uuid"], int(since.timestamp() // 86400)) >= math.log1p(TAU) / 2
 
 
 def _ended(suspects: dict[tuple[str, str], Suspect], seen: _Seen, end: datetime) -> None:
@@ -241,7 +254,7 @@ def _ranked(judged: Judged) -> Iterator[str]:
     if len(strong) > _SHOWN:
         yield f"     … and {len(strong) - _SHOWN:,} more"
     if weak:
-        yield f"Weaker signs ({len(weak):,}), of a few hours only:"
+        yield f"Weaker signs ({len(weak):,}), of a few hours or not at equal power:"
     for suspect in weak[:_WEAK_SHOWN]:
         yield f"     {plain(suspect.name)}: {plain(max(suspect.reasons)[1])}"
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,9 @@ K = "training.kubeflow.org/"
 WORKER = {K + "replica-type": "worker", K + "replica-index": "0", K + "job-name": "llm"}
 
 
+NOON = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+
+
 class Rig:
     """A node with a kubelet and an API server; ``now`` is the collector's monotonic clock.
 
@@ -56,7 +60,7 @@ class Rig:
         }  # fmt: skip
         made = Kubernetes(
             self.machine, self.context, Settings(**{**known, **settings}), env={}, monotonic=lambda: self.now,
-            first_wait_s=0.02,
+            now=lambda: NOON, first_wait_s=0.02,
         )  # fmt: skip
         self.made.append(made)
         return made
@@ -227,6 +231,21 @@ def test_a_job_whose_owner_cannot_be_had_after_a_restart_is_not_gone(rig: Rig) -
     rig.api.trouble = lambda asked: None
     rig.api.put(PODS, kube.pod("cpu-only", gpus=0))
     assert rig.jobs_until(again, lambda: rig.context.of(GpuKey(A)) is not None) == []
+
+
+def test_pods_that_ended_long_ago_are_left_alone(rig: Rig) -> None:
+    """Whoever made them keeps them by the thousand: neither looked up nor told; those of the last hour are, once."""
+    for n in range(50):
+        job = kube.owner("Job", f"j{n}", f"u-j{n}")
+        rig.api.singles[f"/apis/batch/v1/namespaces/team/jobs/j{n}"] = kube.bare("Job", f"j{n}", f"u-j{n}")
+        end = {"exitCode": 0, "finishedAt": "2026-03-01T11:30:00Z" if n < 3 else "2026-03-01T10:59:00Z"}
+        rig.api.put(PODS, kube.pod(f"j{n}-x", phase="Succeeded", owned_by=job, ended=end))
+    collector = rig.collector()
+    rows = rig.jobs_until(collector, rig.over)
+    for _ in range(3):
+        rows += rig.rows(collector).get("job", [])
+    assert sorted(row["job_id"] for row in rows) == ["team/job/j0", "team/job/j1", "team/job/j2"]
+    assert len([a for a in rig.api.asked if a.path.startswith("/apis/batch")]) == 3
 
 
 def test_mig_and_dra_devices(rig: Rig) -> None:

@@ -249,6 +249,21 @@ def test_row_21_the_same_messages_again_change_nothing(tmp_path: Path) -> None:
     assert len(ids[0]) == len(set(ids[0])) > 0
 
 
+def test_a_batch_of_long_ago_under_a_new_number_counts_nothing_twice(tmp_path: Path) -> None:
+    """A spool restored from a backup: its windows are closed and stay as they are."""
+    log = Log()
+    old = [[gpu_row(10 * step + s, energy_mj=1000 * (10 * step + s)) for s in range(10)] for step in range(12)]
+    for step, rows in enumerate(old):
+        log.add(message(rows, sequence=step), 10 * step + 11)
+    before = landing_kit.rows(landing_kit.land(tmp_path, log), "gpu_30s")
+    for step, rows in enumerate(old):
+        log.add(message(rows, sequence=step, epoch=2), 3600 + step)
+    after = landing_kit.rows(landing_kit.land(tmp_path, log), "gpu_30s")
+    assert after.equals(before)
+    assert after["samples"].sum() == 120
+    assert after["energy_mj_delta"].sum() == 119_000
+
+
 # --- newer facts ---------------------------------------------------------------------------------------------
 
 
