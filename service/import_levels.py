@@ -29,7 +29,7 @@ _LEAST_ERROR_HOURS: Final = 6
 _ERROR_DIGITS: Final = 6.0
 """As many digits of p as the shipped threshold of ``ecc.growth`` asks for."""
 _SAME_POWER: Final = 0.15
-"""As ``thermal`` compares temperatures."""
+"""As ``thermal`` compares temperatures, one-sided."""
 _TEMP_FLOOR_C: Final = 1.0
 _LOG_FLOOR: Final = 0.002
 
@@ -98,18 +98,18 @@ class Levels:
         of_peers = residual.against_peers(power, groups).median
         for measure in MEASURES:
             r = residual.against_peers(x[measure.name], groups)
-            # Without a scheduler's word peers may do other work. More work (more power) lowers a clock and heats, and is
-            # no fault; a lower clock at no more power is one.
+            # Without a scheduler's word peers may do other work. More work (more power) lowers a clock and heats, and
+            # is no fault; a lower clock at no more power is one.
             alike = power <= (1.0 + _SAME_POWER) * of_peers
-            self._keep(measure.name, view, np.where(alike, r.excess, np.nan), _own(measure, view), r.median)
+            self._keep(measure.name, view, np.where(alike, r.excess, np.nan), _own(measure, view))
         self._errors(view)
 
-    def _keep(self, name: str, view: View, excess: Floats, own: Floats, median: Floats) -> None:
+    def _keep(self, name: str, view: View, excess: Floats, own: Floats) -> None:
         frame = pl.DataFrame({
             "key": view.keys, "node_id": view.text("node_id"), "day": _days(view),
-            "model": view.text("gpu_model_last").fill_null("unknown"), "excess": excess, "own": own, "peer": median,
+            "model": view.text("gpu_model_last").fill_null("unknown"), "excess": excess, "own": own,
         })  # fmt: skip
-        medians = pl.col("excess", "own", "peer").median()
+        medians = pl.col("excess", "own").median()
         by_day = frame.filter(pl.col("excess").is_not_nan()).group_by("key", "day", maintain_order=True)
         self._kept.setdefault(name, []).append(by_day.agg(pl.col("node_id", "model").last(), medians, _HOURS))
 
@@ -172,7 +172,7 @@ def _against_peers(measure: Measure, days: pl.DataFrame, last_days: int) -> Iter
     recent = (
         days.filter(pl.col("day") > _newest(days) - last_days)
         .group_by("key", maintain_order=True)
-        .agg(pl.col("node_id", "model").last(), pl.col("excess", "own", "peer").median(), pl.col("hours").sum())
+        .agg(pl.col("node_id", "model").last(), pl.col("excess", "own").median(), pl.col("hours").sum())
         .filter(pl.col("hours") >= _LEAST_HOURS)
         .sort("key")
     )
@@ -202,7 +202,7 @@ def _value(measure: Measure, row: Mapping[str, float]) -> float | None:
 
 def _peer(measure: Measure, row: Mapping[str, float]) -> float | None:
     if measure.name == "clock":
-        return float(np.exp(-row["peer"]))
+        return row["own"] * float(np.exp(row["excess"]))
     return row["own"] - row["excess"] if measure.name == "temp" else None
 
 

@@ -143,7 +143,8 @@ def _say(client: PrometheusClient, tally: Tally) -> None:
         print(f"{tally.skipped:>12,} pieces had been imported before, and were not asked for again")
     for table, rows in sorted(tally.rows.items()):
         there = tally.there[table]
-        print(f"{rows:>12,} rows stored in {table}{f', {there:,} were there already' if there else ''}")
+        if rows or there:
+            print(f"{rows:>12,} rows stored in {table}{f', {there:,} were there already' if there else ''}")
     if tally.duplicates:
         print(
             f"{tally.duplicates:>12,} values given twice for one GPU, field and time (a pair of servers?): one is kept"
