@@ -73,7 +73,7 @@ QUALIFY row_number() OVER (
 _FIELDS_MISSING: Final = """
 WITH ours AS (
   SELECT cluster, node_id, entity, model AS gpu_model, driver_version FROM inventory_now
-  WHERE kind = 'gpu' AND contains(lower(model), lower(wanted))),
+  WHERE kind = 'gpu' AND contains(lower(model), lower(model_part))),
 totals AS (SELECT gpu_model, count(*) AS gpus_of_model FROM ours GROUP BY ALL)
 SELECT o.gpu_model, q.field, q.state, count(*) AS gpus, any_value(t.gpus_of_model) AS of_gpus, min(q.ts) AS since,
   mode(q.reason) AS reason, list(DISTINCT o.driver_version) AS drivers
@@ -107,22 +107,22 @@ reasons AS (
   SELECT h.*, CASE WHEN q.table_name = 'host' THEN 1 WHEN q.field = '*' THEN 2 ELSE 3 END,
     CASE WHEN q.table_name = 'host' THEN 'node' WHEN q.field = '*' THEN 'gpu' ELSE 'field' END, q.state, q.ts, q.reason
   FROM here h JOIN quality_now q ON q.cluster = h.cluster AND q.node_id = h.node_id AND q.state <> 'measured' AND (
-    (q.table_name = 'gpu' AND q.entity IN (h.gpu_uuid, h.node_id, '*') AND q.field IN (wanted, '*'))
+    (q.table_name = 'gpu' AND q.entity IN (h.gpu_uuid, h.node_id, '*') AND q.field IN (field_name, '*'))
     OR (q.table_name = 'host' AND q.field = '*'))
   UNION ALL
   SELECT h.*, 4, 'class', 'measured', NULL, 'read every ' || f.every_s || ' s: rows of other rounds hold null'
-  FROM here h JOIN fields f ON f.table_name = 'gpu' AND f.field = wanted AND f.every_s > 1
+  FROM here h JOIN fields f ON f.table_name = 'gpu' AND f.field = field_name AND f.every_s > 1
   UNION ALL
   SELECT h.*, 5, 'field', 'unknown', NULL, 'table gpu has no such field; FROM fields lists them'
-  FROM here h WHERE wanted NOT IN (SELECT field FROM fields WHERE table_name = 'gpu')),
+  FROM here h WHERE field_name NOT IN (SELECT field FROM fields WHERE table_name = 'gpu')),
 said AS (
   SELECT * FROM reasons
   UNION ALL
   SELECT h.*, 6, 'field', 'measured', q.ts, 'nothing is against it: it is measured'
   FROM here h LEFT JOIN quality_now q ON q.cluster = h.cluster AND q.node_id = h.node_id AND q.entity = h.gpu_uuid
-    AND q.table_name = 'gpu' AND q.field = wanted
+    AND q.table_name = 'gpu' AND q.field = field_name
   WHERE NOT EXISTS (FROM reasons r WHERE r.cluster = h.cluster AND r.node_id = h.node_id AND r.gpu_uuid = h.gpu_uuid))
-SELECT cluster, node_id, node, gpu_uuid, wanted AS field, scope, state, since, reason
+SELECT cluster, node_id, node, gpu_uuid, field_name AS field, scope, state, since, reason
 FROM said ORDER BY gpu_uuid, node_id, rank, since
 """
 
@@ -236,8 +236,8 @@ VIEWS: Final[Mapping[str, str]] = {"quality_spells": _SPELLS, "quality_now": _NO
 """In the order in which they are made. ``quality_spells`` needs ``gpu_homes`` of ``identity_views``."""
 
 MACROS: Final[Mapping[str, str]] = {
-    "fields_missing(wanted)": _FIELDS_MISSING,
-    "why_null(gpu, wanted)": _WHY_NULL,
+    "fields_missing(model_part)": _FIELDS_MISSING,
+    "why_null(gpu, field_name)": _WHY_NULL,
     "blind_spells(start_ts, end_ts)": _BLIND_SPELLS,
     "blind(start_ts, end_ts)": _BLIND,
 }

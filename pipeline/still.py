@@ -84,10 +84,10 @@ class StillWatch:
     def note(self, windows: pl.DataFrame) -> list[dict[str, Any]]:
         """Closed rows of ``gpu_30s``, looked at together once they are many or span ten minutes (``see``)."""
         self._waiting.append(windows.select(_READS))
-        latest = windows["ts"].max()
-        if not isinstance(latest, datetime):
+        first, latest = windows["ts"].min(), windows["ts"].max()
+        if not isinstance(first, datetime) or not isinstance(latest, datetime):
             return []
-        self._waiting_since = min(self._waiting_since or latest, latest)
+        self._waiting_since = min(self._waiting_since or first, first)
         rows = sum(part.height for part in self._waiting)
         if rows < _MANY and latest - self._waiting_since < _TOGETHER:
             return []

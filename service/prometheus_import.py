@@ -123,7 +123,7 @@ class Importer:
 
     def run(self, found: Sequence[Found], start_s: int, end_s: int, told: Callable[[Chunk, float], None]) -> None:
         """All chunks in order of time. ``told`` hears the chunk at work and the share that is done."""
-        plan = chunks(start_s, end_s, self._settings.step_s)
+        plan = chunks(start_s, end_s)
         for number, chunk in enumerate(plan):
             self._meet(found, chunk)
             for kind_number, one in enumerate(found):

@@ -246,7 +246,7 @@ def _ranked(judged: Judged) -> Iterator[str]:
     if strong:
         yield f"Of {over}, {len(strong):,} to be looked at, the first first:"
     else:
-        yield f"Of {over}, none stands out: nobody is worse than peers or than before by what is worth a name."
+        yield f"Of {over}, none stands out in what could be judged: nobody is worse than peers or than before."
     for place, suspect in enumerate(strong[:_SHOWN], 1):
         yield f"{place:>3}. {plain(suspect.name)}"
         for _, said in sorted(suspect.reasons, reverse=True)[:_REASONS_SHOWN]:
@@ -302,5 +302,7 @@ def unjudged(found: Sequence[Found], jobs_known: bool) -> Iterator[str]:
 
 def _metric(group: Iterable[str]) -> str:
     """Names of exporters' metrics that would give one of these fields."""
-    names = {w.field: w.needs[0] for w in reversed((*GPU, *NODE))} | {"xid": XID_NAMES[0]}
-    return " or ".join(names.get(name, name) for name in group)
+    names: dict[str, list[str]] = {"xid": [XID_NAMES[0]]}
+    for w in (*GPU, *NODE):
+        names.setdefault(w.field, []).append(w.needs[0])
+    return " or ".join(" / ".join(names.get(name, [name])[:2]) for name in group)

@@ -178,15 +178,15 @@ def test_windows_wait_until_a_look_is_worth_it() -> None:
 def test_a_stuck_sensor_is_in_the_lake_with_its_time(tmp_path: Path) -> None:
     """From messages to SQL: four hours of samples, of which the temperature follows the power for one."""
     log = Log()
-    for message_ in range(24):
+    for message_ in range(12):
         rows = []
-        for s in range(message_ * 600, (message_ + 1) * 600, 15):
+        for s in range(message_ * 1200, (message_ + 1) * 1200, 30):
             busy = (s // 900) % 2 == 0
             power = (320.0 if busy else 90.0) + s % 7
             temp = 41 if s >= 3600 else int(30 + power / 8)
             rows.append(gpu_row(s, power_w=power, temp_c=temp, gpu_util_percent=97 if busy else 1))
-        log.add(message(rows, sequence=message_), (message_ + 1) * 600)
-    lake = land(tmp_path, log, chunks=[1] * 24, now=20_000)
+        log.add(message(rows, sequence=message_), (message_ + 1) * 1200)
+    lake = land(tmp_path, log, chunks=[4] * 3, now=20_000)
     [row] = lake.read("quality").to_dicts()
     assert (row["entity"], row["field"], row["state"]) == ("GPU-0", "temp_c", "stale")
     assert timedelta(seconds=3570) <= row["ts"] - T0 <= timedelta(seconds=3600 + 1800)
