@@ -22,6 +22,7 @@ from graynode.detectors.frames import Floats, View, codes, gpus
 HOUR_S: Final = 3600
 COLUMNS: Final = (
     *capability.NUMBERS, "temp_c_mean", "mem_temp_c_mean", "ecc_sbe_volatile_delta", "ecc_sbe_aggregate_delta",
+    "row_remaps_uncorrectable_delta", "row_remaps_correctable_delta",
 )  # fmt: skip
 _LEAST_HOURS: Final = 12
 """Hours under load that make a GPU's median one."""
@@ -103,6 +104,7 @@ class Levels:
             alike = power <= (1.0 + _SAME_POWER) * of_peers
             self._keep(measure.name, view, np.where(alike, r.excess, np.nan), _own(measure, view))
         self._errors(view)
+        self._remaps(view)
 
     def _keep(self, name: str, view: View, excess: Floats, own: Floats) -> None:
         frame = pl.DataFrame({
@@ -121,6 +123,12 @@ class Levels:
         hits = (pl.col("delta") > 0).sum().cast(pl.Float64).alias("hits")
         self._kept.setdefault(_ERRORS, []).append(by_day.agg(pl.col("node_id").last(), hits, _HOURS))
 
+    def _remaps(self, view: View) -> None:
+        counts = {kind: np.nan_to_num(view.x[f"row_remaps_{kind}_delta"]) for kind in ("uncorrectable", "correctable")}
+        frame = pl.DataFrame({"key": view.keys, "node_id": view.text("node_id"), "day": _days(view), **counts})
+        grown = frame.filter((pl.col("uncorrectable") > 0) | (pl.col("correctable") > 0))
+        self._kept.setdefault(_REMAPS, []).append(grown)
+
     def found(self, last_days: Sequence[int] = (7, 2)) -> Iterator[Level]:
         """What is worth a name in the last days, over each of these spans: against peers, each GPU once by signal.
 
@@ -134,6 +142,7 @@ class Levels:
                         named.add(level.key)
                         yield level
         yield from _many_errors(self._all(_ERRORS), last_days[0])
+        yield from _remapped(self._all(_REMAPS))
 
     def clock_excess(self, key: str, since_day: int) -> float:
         """By how much (log) the clock has been below peers' that take no less power, median of days; NaN: unknown."""
@@ -150,6 +159,7 @@ class Levels:
 
 _HOURS: Final = pl.len().cast(pl.Int64).alias("hours")
 _ERRORS: Final = "errors"
+_REMAPS: Final = "remaps"
 
 
 def _days(view: View) -> NDArray[np.int64]:
@@ -246,6 +256,23 @@ def _many_errors(days: pl.DataFrame, last_days: int) -> Iterator[Level]:
             f" (before: {int(before[i])} of {int(before_h[i]):,}; median of the others: {_others(now, int(i)):.0f})",
             weight=float(-np.log10(max(p[i], 1e-300)) / _ERROR_DIGITS), p=float(p[i]), hours=int(now_h[i]),
             peers=len(now) - 1, since_day=int(row["first"]),
+        )  # fmt: skip
+
+
+def _remapped(rows: pl.DataFrame) -> Iterator[Level]:
+    """GPUs of which rows were remapped in the time: each remap is a memory row that the device itself gave up."""
+    if rows.is_empty():
+        return
+    total = rows.group_by("key", maintain_order=True).agg(
+        pl.col("node_id").last(), pl.col("uncorrectable", "correctable").sum(), pl.col("day").min(), _HOURS
+    )
+    for row in total.sort("key").iter_rows(named=True):
+        hard, soft = int(row["uncorrectable"]), int(row["correctable"])
+        yield Level(
+            key=row["key"], node_id=row["node_id"], cause="memory_degraded", signal="row_remaps",
+            words=f"memory rows remapped: {hard} for uncorrectable errors, {soft} for correctable ones",
+            weight=float(hard + 0.1 * soft), p=float("nan"), hours=int(row["hours"]), peers=0,
+            since_day=int(row["day"]),
         )  # fmt: skip
 
 

@@ -146,7 +146,11 @@ def _of_level(level: Level) -> tuple[float, str]:
     if level.value is not None and level.peer_median is not None:
         against = f" ({level.value:,.0f} against {level.peer_median:,.0f} {level.unit})"
     since = datetime.fromtimestamp(level.since_day * 86400, UTC)
-    of = f"{level.hours:,} hours, {level.peers:,} compared, p = {level.p:.0e}"
+    of = (
+        f"{level.hours:,} hours, {level.peers:,} compared, p = {level.p:.0e}"
+        if level.peers
+        else f"{level.hours:,} hours"
+    )
     said = f"{level.words}{against}; {of}, since {since:%Y-%m-%d}"
     return _SEVERITY_WEIGHT["ticket"] + min(level.weight, 9.0) / 10.0, said
 
@@ -272,6 +276,7 @@ _NEEDS: Final[Mapping[str, tuple[tuple[str, ...], ...]]] = {
     "memory temperature over the core's": (("mem_temp_c",), ("temp_c",)),
     "growth of corrected memory errors": (("ecc_sbe_volatile", "ecc_sbe_aggregate"),),
     "uncorrected memory errors": (("ecc_dbe_volatile",),),
+    "rows remapped": (("row_remaps_uncorrectable",),),
     "failed row remaps": (("row_remap_failed",),),
     "pending row remaps": (("row_remap_pending",),),
     "spare rows of memory banks": (("bank_remap_max",),),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import warnings
@@ -129,22 +130,37 @@ def new_broker(kafka_jars: Path, tmp_path: Path) -> Iterator[Callable[..., Any]]
         broker.stop()
 
 
-@pytest.fixture(scope="session")
-def new_metrics_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Any]]:
-    """Starts a real ``Prometheus`` or ``VictoriaMetrics`` (``prometheus_server``) that holds these series."""
+@contextlib.contextmanager
+def _metrics_servers(folders: pytest.TempPathFactory) -> Iterator[Callable[..., Any]]:
     import prometheus_server
 
     made: list[Any] = []
 
     def make(kind: str, series: Any, *options: str) -> Any:
         try:
-            server = getattr(prometheus_server, kind)(tmp_path_factory.mktemp(kind.lower()))
+            server = getattr(prometheus_server, kind)(folders.mktemp(kind.lower()))
             made.append(server)
             server.serve(series, *options)
         except prometheus_server.CannotRun as error:
             cannot_run("import from a real Prometheus and VictoriaMetrics", str(error))
         return server
 
-    yield make
-    for server in made:
-        server.stop()
+    try:
+        yield make
+    finally:
+        for server in made:
+            server.stop()
+
+
+@pytest.fixture
+def new_metrics_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Any]]:
+    """Starts a real ``Prometheus`` or ``VictoriaMetrics`` (``prometheus_server``) that holds these series."""
+    with _metrics_servers(tmp_path_factory) as make:
+        yield make
+
+
+@pytest.fixture(scope="session")
+def shared_metrics_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Any]]:
+    """The same for servers that many tests ask and none changes: they run until the session's end."""
+    with _metrics_servers(tmp_path_factory) as make:
+        yield make

@@ -82,9 +82,9 @@ def small() -> list[Series]:
 
 
 @pytest.fixture(scope="session")
-def servers(new_metrics_server: NewServer) -> Callable[[str], Any]:
+def servers(shared_metrics_server: NewServer) -> Callable[[str], Any]:
     """Both servers, with the same small data."""
-    return functools.cache(lambda kind: new_metrics_server(kind, small()))
+    return functools.cache(lambda kind: shared_metrics_server(kind, small()))
 
 
 def config(folder: Path, cluster: str = "prod") -> Config:
@@ -278,6 +278,20 @@ def test_a_changed_last_xid_is_an_event(
     said = capsys.readouterr().out
     assert "  1. GPU 5 on n0\n" in said
     assert "fallen off the bus" in said, said
+
+
+def test_remapped_rows_are_a_reason(
+    new_metrics_server: NewServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was remapped before the time says nothing; a row remapped in it does."""
+    name = "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS"
+    server = new_metrics_server(
+        "VictoriaMetrics", [gpu(name, 1, every(60, lambda i: 5)), gpu(name, 2, every(60, lambda i: 5 + i // 150))]
+    )
+    assert run(config(tmp_path), options(server.url), now=END) == 0
+    said = capsys.readouterr().out
+    assert "Of 2 GPUs over 8 GPU-hours, 1 to be looked at" in said
+    assert "  1. GPU 2 on n0\n       memory rows remapped: 1 for uncorrectable errors" in said
 
 
 def test_old_and_new_names_are_one_field(new_metrics_server: NewServer, tmp_path: Path) -> None:
