@@ -84,7 +84,7 @@ def scrape(folder: Path, port: int, targets: int, seconds: float) -> dict[str, A
     agent_main.stay_small()
     from graynode.collectors.agent import Agent, Settings
     from graynode.collectors.base import Machine
-    from graynode.collectors.dcgm import Dcgm
+    from graynode.collectors.dcgm.collector import Dcgm
     from graynode.pipeline.spool import SpoolBus
 
     machine = Machine("bench", "scraper", "scraper-1", "configured", "boot-1", folder / "state")
@@ -127,12 +127,12 @@ def parts(repeats: int) -> dict[str, float]:
     from prometheus_client.parser import text_string_to_metric_families
 
     from graynode.collectors.base import utc_now
-    from graynode.collectors.dcgm_fields import column
-    from graynode.collectors.dcgm_http import Fetched
-    from graynode.collectors.dcgm_node import Node
-    from graynode.collectors.dcgm_page import PageReader
-    from graynode.collectors.dcgm_rows import PageRows
-    from graynode.collectors.dcgm_targets import fleet_target
+    from graynode.collectors.dcgm.fields import column
+    from graynode.collectors.dcgm.http import Fetched
+    from graynode.collectors.dcgm.node import Node
+    from graynode.collectors.dcgm.page import PageReader
+    from graynode.collectors.dcgm.rows import PageRows
+    from graynode.collectors.dcgm.targets import fleet_target
     from graynode.pipeline.codec import Origin, encode
 
     def page(step: int) -> bytes:

@@ -23,11 +23,11 @@ from typing import Any, Final
 
 import polars as pl
 
-from graynode.collectors.faults import Fault, Plan, demo, read
-from graynode.collectors.fleet import Fleet, Spec
-from graynode.collectors.fleet_events import Told
-from graynode.collectors.fleet_links import Outages
-from graynode.collectors.fleet_windows import history
+from graynode.collectors.simulated.events import Told
+from graynode.collectors.simulated.faults import Fault, Plan, demo, read
+from graynode.collectors.simulated.fleet import Fleet, Spec
+from graynode.collectors.simulated.links import Outages
+from graynode.collectors.simulated.windows import history
 from graynode.detectors import DETECTORS, make, memory, slow, thermal
 from graynode.detectors.event_rules import EventRules
 from graynode.detectors.incidents import Incidents

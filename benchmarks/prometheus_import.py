@@ -103,9 +103,9 @@ def load(server: VictoriaMetrics, mark: Path, gpus: int, days: int, total: int) 
 def measure(url: str, lake_path: Path, days: int, total: int, *, samples: bool) -> None:
     """Import it all and print rate and memory."""
     from graynode.pipeline.lake import Lake
-    from graynode.service.prometheus_client import Access, PrometheusClient
-    from graynode.service.prometheus_import import Importer, Settings
-    from graynode.service.prometheus_plan import Chunk
+    from graynode.service.prometheus.client import Access, PrometheusClient
+    from graynode.service.prometheus.importing import Importer, Settings
+    from graynode.service.prometheus.plan import Chunk
 
     client = PrometheusClient(Access(url=url, rate=1e6))
     settings = Settings(cluster="bench", step_s=STEP_S, now=END + timedelta(days=30), samples=samples)

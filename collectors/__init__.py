@@ -9,21 +9,21 @@ import importlib
 from typing import Any, Final
 
 COLLECTORS: Final[tuple[tuple[str, str], ...]] = (
-    ("nvml", "graynode.collectors.nvml:Nvml"),
-    ("kernel_log", "graynode.collectors.kernel_log:KernelLog"),
+    ("nvml", "graynode.collectors.nvml.collector:Nvml"),
+    ("kernel_log", "graynode.collectors.kernel_log.collector:KernelLog"),
     ("infiniband", "graynode.collectors.infiniband:Infiniband"),
-    ("ethtool", "graynode.collectors.ethtool:Ethtool"),
-    ("dcgm", "graynode.collectors.dcgm:Dcgm"),
-    ("services", "graynode.collectors.services:Services"),
+    ("ethtool", "graynode.collectors.ethtool.collector:Ethtool"),
+    ("dcgm", "graynode.collectors.dcgm.collector:Dcgm"),
+    ("services", "graynode.collectors.services.collector:Services"),
     ("host", "graynode.collectors.host:Host"),
-    ("kubernetes", "graynode.collectors.kubernetes:Kubernetes"),
-    ("kubernetes_cluster", "graynode.collectors.kubernetes_cluster:KubernetesCluster"),
-    ("slurm", "graynode.collectors.slurm:Slurm"),
-    ("slurm_cluster", "graynode.collectors.slurm_cluster:SlurmCluster"),
+    ("kubernetes", "graynode.collectors.kubernetes.collector:Kubernetes"),
+    ("kubernetes_cluster", "graynode.collectors.kubernetes.cluster:KubernetesCluster"),
+    ("slurm", "graynode.collectors.slurm.collector:Slurm"),
+    ("slurm_cluster", "graynode.collectors.slurm.cluster:SlurmCluster"),
     ("steps", "graynode.collectors.step_socket:StepSocket"),
     ("job_log", "graynode.collectors.job_log:JobLog"),
     ("replay", "graynode.collectors.replay:Replay"),
-    ("simulated", "graynode.collectors.simulated:Simulated"),
+    ("simulated", "graynode.collectors.simulated.collector:Simulated"),
 )
 """Name in the configuration, and where its class is."""
 

@@ -25,8 +25,8 @@ from typing import ClassVar, Final
 
 from graynode.collectors.base import Machine, NoSource, Round, Row, Rows
 from graynode.collectors.context import GpuKey, JobContext, Placement
-from graynode.collectors.slurm_node_jobs import single
-from graynode.collectors.slurm_process import parse_cgroup
+from graynode.collectors.slurm.node_jobs import single
+from graynode.collectors.slurm.process import parse_cgroup
 from graynode.collectors.step_message import MAX_BYTES, Refused, Told, parse
 from graynode.collectors.sysfs import whole_text
 from graynode.pipeline.schema import stable_id

@@ -21,14 +21,14 @@ def wanted(config: Config) -> tuple[str, ...]:
 
 
 def _slurm(class_: Any, given: Any) -> Any:
-    from graynode.collectors.slurm import Settings
+    from graynode.collectors.slurm.collector import Settings
 
     s = given.config.slurm
     return class_(given.machine, given.context, Settings(s.job_mapping_dir, s.node_name, s.work))
 
 
 def _slurm_cluster(class_: Any, given: Any) -> Any:
-    from graynode.collectors.slurm_cluster import Settings
+    from graynode.collectors.slurm.cluster import Settings
 
     s = given.config.slurm
     settings = Settings(s.every_s, s.deadline_s, s.bin, s.conf, s.completion_log, s.work)
@@ -65,9 +65,9 @@ def _kubernetes_cluster(class_: Any, given: Any) -> Any:
 
 
 def _kubernetes_settings(config: Config) -> Any:
-    from graynode.collectors.kubernetes_api import Access
-    from graynode.collectors.kubernetes_jobs import Labels
-    from graynode.collectors.kubernetes_settings import Settings
+    from graynode.collectors.kubernetes.api import Access
+    from graynode.collectors.kubernetes.jobs import Labels
+    from graynode.collectors.kubernetes.settings import Settings
 
     k = config.kubernetes
     return Settings(

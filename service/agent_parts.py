@@ -55,7 +55,7 @@ def _kernel_log(class_: Any, given: Given) -> Collector:
 
 
 def _simulated(class_: Any, given: Given) -> Collector:
-    from graynode.collectors import faults
+    from graynode.collectors.simulated import faults
 
     s = given.config.simulated
     try:
@@ -99,7 +99,7 @@ def _replay(class_: Any, given: Given) -> Collector:
 
 
 def _services(class_: Any, given: Given) -> Collector:
-    from graynode.collectors.services_units import UNITS
+    from graynode.collectors.services.units import UNITS
 
     said = given.config.services
     units = [unit for unit in dict.fromkeys((*UNITS, *said.units)) if unit not in said.ignore]

@@ -229,7 +229,7 @@ def import_(
             "timeout_s": timeout,
         }
         asked |= {"user": user, "password_file": password_file, "token_file": token_file, "ca_file": ca_file}
-        _call("prometheus_command", loaded, paths or [], step, samples=samples, function="run_asked", **asked)
+        _call("prometheus.command", loaded, paths or [], step, samples=samples, function="run_asked", **asked)
     said = {"map_path": map_, "node": node, "node_id": node_id, "zone": zone, "at": at, "query": query, "step": step}
     _call("importing", loaded, format_.value, paths or [], function="run_asked", **said)
 

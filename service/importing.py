@@ -16,10 +16,13 @@ from pathlib import Path
 from typing import Final
 
 from graynode.pipeline.lake import Lake, LakeError, LakeTooNew, SecondWriter
-from graynode.service import import_datasets, import_map, import_smi, import_smi_say
 from graynode.service.config import Config, ConfigError
-from graynode.service.import_formats import FORMATS, NotThisFormat
-from graynode.service.import_windows import Brought, fill_windows
+from graynode.service.imports import datasets as import_datasets
+from graynode.service.imports import map as import_map
+from graynode.service.imports import smi as import_smi
+from graynode.service.imports import smi_say as import_smi_say
+from graynode.service.imports.formats import FORMATS, NotThisFormat
+from graynode.service.imports.windows import Brought, fill_windows
 from graynode.service.simulate import progress_bar
 from graynode.service.wiring import make_lake
 

@@ -29,8 +29,8 @@ from graynode.pipeline.schema import EVENTS, SAMPLES, TABLES
 from graynode.pipeline.spool import SpoolBus
 from graynode.pipeline.spool_writer import SpoolProducer
 from graynode.service.hard_events import HardEvents
-from graynode.service.import_landing import land_rows
-from graynode.service.import_windows import make_windows
+from graynode.service.imports.landing import land_rows
+from graynode.service.imports.windows import make_windows
 from graynode.service.incident_bus import Publisher
 from graynode.service.pipeline import TOPICS
 from graynode.service.rounds import Rounds

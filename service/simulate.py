@@ -14,13 +14,13 @@ from typing import Final
 
 import polars as pl
 
-from graynode.collectors import faults as faults_file
 from graynode.collectors.base import Row
-from graynode.collectors.faults import FaultsError, Plan
-from graynode.collectors.fleet import Fleet, Spec
-from graynode.collectors.fleet_events import Told, inventory, truth
-from graynode.collectors.fleet_links import Outages
-from graynode.collectors.fleet_windows import history, windows
+from graynode.collectors.simulated import faults as faults_file
+from graynode.collectors.simulated.events import Told, inventory, truth
+from graynode.collectors.simulated.faults import FaultsError, Plan
+from graynode.collectors.simulated.fleet import Fleet, Spec
+from graynode.collectors.simulated.links import Outages
+from graynode.collectors.simulated.windows import history, windows
 from graynode.pipeline.codec import to_batch
 from graynode.pipeline.lake import Lake, LakeError
 from graynode.pipeline.schema import TABLES

@@ -101,7 +101,7 @@ def _say_start(console: Console, demo: Demo) -> None:
 
 def _write_history(demo: Demo, days: int) -> None:
     """The simulated fleet's past, written as windows: the live collector goes on where it ends."""
-    from graynode.collectors.fleet import Fleet, Spec
+    from graynode.collectors.simulated.fleet import Fleet, Spec
     from graynode.service.simulate import progress_bar, read_plan, write, write_truth
 
     config = demo.config

@@ -7,7 +7,7 @@ from agent_fakes import machine
 from finding_rows import T0
 
 from graynode.collectors.base import Round
-from graynode.collectors.kernel_log import Format, KernelLog
+from graynode.collectors.kernel_log.collector import Format, KernelLog
 
 GPUD = Path(__file__).parent.parent / "fixtures" / "gpud"
 CAPTURES: dict[str, tuple[Format, int]] = {

@@ -21,10 +21,10 @@ from graynode.collectors.base import CADENCES_S, Machine, NoSource, Round, utc_n
 from graynode.collectors.batch import Batcher, Misfits
 from graynode.collectors.carrier import Carrier
 from graynode.collectors.context import GpuKey, JobContext, Placement
-from graynode.collectors.dcgm import Dcgm
-from graynode.collectors.dcgm_http import Fetched
-from graynode.collectors.dcgm_scraper import Pace, Scraper
-from graynode.collectors.dcgm_targets import Target, TargetFiles, WrongTarget, fleet_target, own_target, parse_address
+from graynode.collectors.dcgm.collector import Dcgm
+from graynode.collectors.dcgm.http import Fetched
+from graynode.collectors.dcgm.scraper import Pace, Scraper
+from graynode.collectors.dcgm.targets import Target, TargetFiles, WrongTarget, fleet_target, own_target, parse_address
 from graynode.collectors.outbox import Outbox
 from graynode.pipeline.bus import BusUnavailable
 from graynode.pipeline.schema import stable_id

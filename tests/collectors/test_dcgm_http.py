@@ -14,10 +14,10 @@ import exporter_standin as standin
 import pytest
 from exporter_standin import Answer, Exporters
 
-from graynode.collectors import dcgm_http
-from graynode.collectors.dcgm_http import Client, Fetched
-from graynode.collectors.dcgm_targets import parse_address
-from graynode.collectors.dcgm_threads import addresses, apart
+from graynode.collectors.dcgm import http as dcgm_http
+from graynode.collectors.dcgm.http import Client, Fetched
+from graynode.collectors.dcgm.targets import parse_address
+from graynode.collectors.dcgm.threads import addresses, apart
 
 PAGE = standin.page(2)
 QUICK_S = 0.4

@@ -14,10 +14,10 @@ from exporter_standin import DEFAULT, page, uuid_of
 from landing_kit import CLUSTER, Log, at
 
 from graynode.collectors.batch import Batcher, Misfits
-from graynode.collectors.dcgm import Dcgm
-from graynode.collectors.dcgm_http import Fetched
-from graynode.collectors.dcgm_node import Node
-from graynode.collectors.dcgm_targets import fleet_target, own_target
+from graynode.collectors.dcgm.collector import Dcgm
+from graynode.collectors.dcgm.http import Fetched
+from graynode.collectors.dcgm.node import Node
+from graynode.collectors.dcgm.targets import fleet_target, own_target
 from graynode.detectors.base import TOLD, Round
 from graynode.detectors.blind import Blind
 from graynode.pipeline.lake import Lake

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from graynode.collectors.dcgm_page import MAX_LINE, PageReader, whole_lines
+from graynode.collectors.dcgm.page import MAX_LINE, PageReader, whole_lines
 
 CAPTURED = sorted(standin.FIXTURES.glob("*.prom"))
 Read = list[tuple[str, dict[str, str], str, int | None]]

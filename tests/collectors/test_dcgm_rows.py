@@ -12,7 +12,7 @@ from exporter_standin import DEFAULT, line, page, uuid_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graynode.collectors.dcgm_rows import PageRows, Told
+from graynode.collectors.dcgm.rows import PageRows, Told
 from graynode.collectors.switches import Switches, switches
 from graynode.pipeline.codec import to_batch
 from graynode.pipeline.schema import TABLES

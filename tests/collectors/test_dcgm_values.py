@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from graynode.collectors.dcgm_fields import COLUMNS, Column, Foreign, column, names_of
-from graynode.collectors.dcgm_page import number
-from graynode.collectors.dcgm_values import Refused, value_of
+from graynode.collectors.dcgm.fields import COLUMNS, Column, Foreign, column, names_of
+from graynode.collectors.dcgm.page import number
+from graynode.collectors.dcgm.values import Refused, value_of
 from graynode.pipeline.schema import TABLES
 
 DEV, PROF = "DCGM_FI_DEV_", "DCGM_FI_PROF_"

@@ -17,10 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from node_files import by, checked, round_at
 
-from graynode.collectors import ethtool_messages as messages
-from graynode.collectors import ethtool_module
 from graynode.collectors.base import NoSource, Rows
-from graynode.collectors.ethtool import Ethtool, interfaces
+from graynode.collectors.ethtool import messages
+from graynode.collectors.ethtool import module as ethtool_module
+from graynode.collectors.ethtool.collector import Ethtool, interfaces
 from graynode.collectors.infiniband import Infiniband
 from graynode.collectors.switches import switches
 

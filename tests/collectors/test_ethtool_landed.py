@@ -14,8 +14,8 @@ from ethtool_standin import Fake, Standin, qsfp28
 from landing_kit import CLUSTER, Log, at, message
 
 from graynode.collectors.base import Round, Row
-from graynode.collectors.ethtool import Ethtool
-from graynode.collectors.ethtool_wire import Sockets
+from graynode.collectors.ethtool.collector import Ethtool
+from graynode.collectors.ethtool.wire import Sockets
 from graynode.collectors.infiniband import Infiniband
 from graynode.pipeline.schema import TABLES
 from graynode.service.agent_parts import connect

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graynode.collectors import faults
-from graynode.collectors.faults import KINDS, FaultsError
+from graynode.collectors.simulated import faults
+from graynode.collectors.simulated.faults import KINDS, FaultsError
 
 NOW = datetime(2026, 11, 30, 10, 0, tzinfo=UTC)
 

@@ -7,10 +7,10 @@ import polars as pl
 import pytest
 from small_fleet import NOW, ago, fleet, synchronous_job
 
-from graynode.collectors import faults
-from graynode.collectors.faults import FaultsError
-from graynode.collectors.fleet import Fleet, Spec
-from graynode.collectors.fleet_windows import history
+from graynode.collectors.simulated import faults
+from graynode.collectors.simulated.faults import FaultsError
+from graynode.collectors.simulated.fleet import Fleet, Spec
+from graynode.collectors.simulated.windows import history
 
 HOUR = 3600.0
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from small_fleet import fleet
 
-from graynode.collectors.faults import Fault
-from graynode.collectors.fleet_jobs import WORKS, schedule
+from graynode.collectors.simulated.faults import Fault
+from graynode.collectors.simulated.jobs import WORKS, schedule
 
 DAY = 86400.0
 

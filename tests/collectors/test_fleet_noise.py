@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graynode.collectors.fleet_noise import ar1, normal, uniform
-from graynode.collectors.fleet_steps import Jumps, Steps
+from graynode.collectors.simulated.noise import ar1, normal, uniform
+from graynode.collectors.simulated.steps import Jumps, Steps
 
 
 def test_noise_is_where_it_stands() -> None:

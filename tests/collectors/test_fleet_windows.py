@@ -11,10 +11,10 @@ import polars as pl
 import pytest
 from small_fleet import NOW, ago, fleet, synchronous_job
 
-from graynode.collectors import fleet_load
-from graynode.collectors.fleet import Fleet, Spec
-from graynode.collectors.fleet_rows import LiveRows
-from graynode.collectors.fleet_windows import history, windows
+from graynode.collectors.simulated import load as fleet_load
+from graynode.collectors.simulated.fleet import Fleet, Spec
+from graynode.collectors.simulated.rows import LiveRows
+from graynode.collectors.simulated.windows import history, windows
 from graynode.pipeline.codec import to_batch
 from graynode.pipeline.lake_format import conform
 from graynode.pipeline.schema import TABLES

@@ -14,8 +14,8 @@ from agent_fakes import BOOT_ID
 from node_files import FIXTURES, START, checked, node, round_at, write
 
 from graynode.collectors.base import NoSource, Row
-from graynode.collectors.kernel_log import KernelLog
-from graynode.collectors.kmsg_device import KmsgDevice
+from graynode.collectors.kernel_log.collector import KernelLog
+from graynode.collectors.kernel_log.kmsg_device import KmsgDevice
 from graynode.collectors.log_file import MAX_LINE, LogFile
 
 GPUD = FIXTURES / "gpud"

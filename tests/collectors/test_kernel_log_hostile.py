@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from node_files import FIXTURES, START, checked, node, round_at
 
 from graynode.collectors.base import Row
-from graynode.collectors.kernel_log import KernelLog
-from graynode.collectors.kernel_patterns import understand
-from graynode.collectors.kernel_records import parse_dmesg, parse_journal, parse_kmsg, shown
+from graynode.collectors.kernel_log.collector import KernelLog
+from graynode.collectors.kernel_log.patterns import understand
+from graynode.collectors.kernel_log.records import parse_dmesg, parse_journal, parse_kmsg, shown
 from graynode.collectors.log_file import MAX_LINE
 
 _SEEDS = (

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from graynode.collectors.kernel_patterns import understand
-from graynode.collectors.kernel_records import parse_dmesg, parse_journal, parse_kmsg, shown
+from graynode.collectors.kernel_log.patterns import understand
+from graynode.collectors.kernel_log.records import parse_dmesg, parse_journal, parse_kmsg, shown
 from graynode.collectors.pci import pci_address
 
 _WHO = ("kind", "code", "pci_bus_id", "pid", "process")

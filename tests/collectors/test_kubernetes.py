@@ -21,10 +21,10 @@ from pod_resources_stub import ALLOCATABLE, LIST, KubeletStub
 
 from graynode.collectors.base import NoSource
 from graynode.collectors.context import GpuKey, JobContext, Placement
-from graynode.collectors.kubernetes import Kubernetes
-from graynode.collectors.kubernetes_api import Access
-from graynode.collectors.kubernetes_jobs import Labels
-from graynode.collectors.kubernetes_settings import Settings
+from graynode.collectors.kubernetes.api import Access
+from graynode.collectors.kubernetes.collector import Kubernetes
+from graynode.collectors.kubernetes.jobs import Labels
+from graynode.collectors.kubernetes.settings import Settings
 
 A = "GPU-5fd4f087-86f3-7a43-b711-4771313afc50"
 B = "GPU-a4f34abc-7715-3560-dcea-7238b9611a45"
@@ -526,7 +526,7 @@ def test_the_base_install_says_what_to_install(tmp_path: Path) -> None:
     """Without the extra the collector is absent and says which one it is; nothing else fails."""
     code = (
         "import sys\nsys.modules['h2'] = None\n"
-        "from pathlib import Path\nfrom graynode.collectors.kubernetes_kubelet import Kubelet\n"
+        "from pathlib import Path\nfrom graynode.collectors.kubernetes.kubelet import Kubelet\n"
         "try: Kubelet(Path('x'))\nexcept Exception as error: print(type(error).__name__, error)"
     )
     done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=60, check=False)

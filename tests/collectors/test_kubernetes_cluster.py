@@ -14,10 +14,10 @@ from kube_api_stub import NODES, KubeApi, Trouble
 from node_files import checked, node, round_at
 
 from graynode.collectors.base import NoSource
-from graynode.collectors.kubernetes_api import Access
-from graynode.collectors.kubernetes_cluster import KubernetesCluster, node_facts
-from graynode.collectors.kubernetes_objects import Node
-from graynode.collectors.kubernetes_settings import Settings
+from graynode.collectors.kubernetes.api import Access
+from graynode.collectors.kubernetes.cluster import KubernetesCluster, node_facts
+from graynode.collectors.kubernetes.objects import Node
+from graynode.collectors.kubernetes.settings import Settings
 
 QUEUE = "/apis/kueue.x-k8s.io/v1beta2/workloads"
 JOB = kube.owner("Job", "fit", "u-fit")

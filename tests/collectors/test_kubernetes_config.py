@@ -12,7 +12,7 @@ from node_files import node, round_at
 
 from graynode.collectors.context import JobContext
 from graynode.collectors.health import Health
-from graynode.collectors.kubernetes_workload import PLURALS
+from graynode.collectors.kubernetes.workload import PLURALS
 from graynode.service.agent_parts import make_collectors
 from graynode.service.config import ConfigError, parse
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from node_files import FIXTURES
 from pod_resources_stub import ALLOCATABLE, LIST, KubeletStub, RawSocket
 
-from graynode.collectors.kubernetes_grpc import GrpcError, unary
-from graynode.collectors.kubernetes_kubelet import Kubelet, Unreachable
-from graynode.collectors.kubernetes_wire import (
+from graynode.collectors.kubernetes.grpc import GrpcError, unary
+from graynode.collectors.kubernetes.kubelet import Kubelet, Unreachable
+from graynode.collectors.kubernetes.wire import (
     Claimed,
     Devices,
     Held,

@@ -12,8 +12,8 @@ from nvml_rig import rig
 from pod_resources_stub import LIST, KubeletStub
 
 from graynode.collectors.context import GpuKey, JobContext, Placement
-from graynode.collectors.kubernetes import Kubernetes
-from graynode.collectors.kubernetes_settings import OFF, Settings
+from graynode.collectors.kubernetes.collector import Kubernetes
+from graynode.collectors.kubernetes.settings import OFF, Settings
 
 pytestmark = pytest.mark.nvml
 

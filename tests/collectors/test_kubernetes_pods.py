@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from graynode.collectors.context import GpuKey
-from graynode.collectors.kubernetes_cgroup import PodRef, pod_of
-from graynode.collectors.kubernetes_devices import Known, by_number, gpu_minors, gpus_of, information
-from graynode.collectors.kubernetes_objects import Meta, OwnerRef, Pod
-from graynode.collectors.kubernetes_pods import End, PodFacts, end_of, index_of, role_of, state_of, trim
-from graynode.collectors.kubernetes_wire import Claimed, Devices, Held
-from graynode.collectors.kubernetes_workload import path_of, work_of
+from graynode.collectors.kubernetes.cgroup import PodRef, pod_of
+from graynode.collectors.kubernetes.devices import Known, by_number, gpu_minors, gpus_of, information
+from graynode.collectors.kubernetes.objects import Meta, OwnerRef, Pod
+from graynode.collectors.kubernetes.pods import End, PodFacts, end_of, index_of, role_of, state_of, trim
+from graynode.collectors.kubernetes.wire import Claimed, Devices, Held
+from graynode.collectors.kubernetes.workload import path_of, work_of
 
 BUSY = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 """A busy machine is no failure."""

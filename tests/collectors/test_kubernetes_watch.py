@@ -20,11 +20,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kube_api_stub import NODES, PODS, Asked, KubeApi, Trouble
 
-from graynode.collectors.kubernetes_api import METADATA, Access, Api, ApiError, in_cluster, node_name
-from graynode.collectors.kubernetes_objects import Pod
-from graynode.collectors.kubernetes_pods import PodFacts, trim
-from graynode.collectors.kubernetes_store import Expired, Store, WatchFailed
-from graynode.collectors.kubernetes_watch import Watch
+from graynode.collectors.kubernetes.api import METADATA, Access, Api, ApiError, in_cluster, node_name
+from graynode.collectors.kubernetes.objects import Pod
+from graynode.collectors.kubernetes.pods import PodFacts, trim
+from graynode.collectors.kubernetes.store import Expired, Store, WatchFailed
+from graynode.collectors.kubernetes.watch import Watch
 
 BUSY = settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 """A busy machine is no failure."""

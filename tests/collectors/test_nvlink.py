@@ -12,7 +12,7 @@ import pytest
 from nvml_rig import Rig, events, links, quality, rig, samples
 
 from graynode.collectors.base import Rows
-from graynode.collectors.nvlink import GRACE_S
+from graynode.collectors.nvml.nvlink import GRACE_S
 from graynode.pipeline.schema import LINK_STATES, TABLES
 
 pytestmark = pytest.mark.nvml

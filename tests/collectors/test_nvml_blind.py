@@ -11,7 +11,7 @@ from agent_fakes import machine
 from nvml_rig import SOON, events, quality, rig
 
 from graynode.collectors.base import NoSource, Round
-from graynode.collectors.nvml import Nvml
+from graynode.collectors.nvml.collector import Nvml
 
 pytestmark = pytest.mark.nvml
 

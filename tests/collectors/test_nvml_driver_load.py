@@ -11,7 +11,7 @@ import pytest
 from agent_fakes import machine
 from nvml_rig import events, quality, rig
 
-from graynode.collectors.nvml_driver_load import DriverLoad
+from graynode.collectors.nvml.driver_load import DriverLoad
 
 NOW = datetime(2026, 11, 30, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

@@ -9,10 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from graynode.collectors import nvml_wire as wire
-from graynode.collectors.nvlink_fields import COUNTERS, SUMS
-from graynode.collectors.nvlink_fields import EVERY as LINKS
-from graynode.collectors.nvml_fields import (
+from graynode.collectors.nvml import wire
+from graynode.collectors.nvml.fields import (
     CALLS,
     GPM,
     Call,
@@ -23,7 +21,9 @@ from graynode.collectors.nvml_fields import (
     version_of,
     words,
 )
-from graynode.collectors.nvml_plausible import EVERY, Plausible
+from graynode.collectors.nvml.nvlink_fields import COUNTERS, SUMS
+from graynode.collectors.nvml.nvlink_fields import EVERY as LINKS
+from graynode.collectors.nvml.plausible import EVERY, Plausible
 from graynode.pipeline.schema import QUALITY_STATES, TABLES
 
 IDENTITY = {"gpu_model", "pci_bus_id"}

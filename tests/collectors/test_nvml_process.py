@@ -16,7 +16,7 @@ from nvml_rig import rig
 
 from graynode.collectors.agent import Agent, Settings
 from graynode.collectors.health import children
-from graynode.collectors.nvml_patience import Pause
+from graynode.collectors.nvml.patience import Pause
 
 pytestmark = pytest.mark.nvml
 
@@ -25,7 +25,7 @@ HEAVY = ("pyarrow", "numpy", "polars", "duckdb", "kafka", "sklearn", "structlog"
 
 def test_the_child_is_light() -> None:
     """The child's module imports pynvml, msgspec and the standard library, and nothing of the pipeline."""
-    code = "import sys, graynode.collectors.nvml_reader; print('\\n'.join(sys.modules))"
+    code = "import sys, graynode.collectors.nvml.reader; print('\\n'.join(sys.modules))"
     done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
     assert "pynvml" in loaded
@@ -34,7 +34,7 @@ def test_the_child_is_light() -> None:
 
 def test_the_parent_does_not_load_pynvml() -> None:
     """The collector itself never loads pynvml: a library that crashes takes the child only."""
-    code = "import sys, graynode.collectors.nvml; print('pynvml' in sys.modules, 'ctypes' in sys.modules)"
+    code = "import sys, graynode.collectors.nvml.collector; print('pynvml' in sys.modules, 'ctypes' in sys.modules)"
     done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split()[0] == "False"
 
@@ -44,7 +44,7 @@ import sys, time
 from datetime import UTC, datetime
 from pathlib import Path
 from graynode.collectors.base import Machine, Round
-from graynode.collectors.nvml import Nvml
+from graynode.collectors.nvml.collector import Nvml
 state, sysfs = map(Path, sys.argv[1:])
 nvml = Nvml(Machine("c", "n", "i", "configured", "b", state, sys=sysfs), deadline_s=30)
 for due in ({1, 10, 60}, {1}):

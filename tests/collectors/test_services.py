@@ -18,14 +18,14 @@ from service_programs import Node
 from graynode.collectors.base import NoSource, Round
 from graynode.collectors.health import Health
 from graynode.collectors.host import Host
-from graynode.collectors.services import Services
-from graynode.collectors.services_edac import Edac
-from graynode.collectors.services_ipmi import parse_info, records
-from graynode.collectors.services_look import Happening, Look, Seen
-from graynode.collectors.services_mounts import parse_mountinfo, parse_statfs, watched
-from graynode.collectors.services_nvme import parse_smart
-from graynode.collectors.services_program import PATH, Runner
-from graynode.collectors.services_units import UNITS, Units, parse_show
+from graynode.collectors.services.collector import Services
+from graynode.collectors.services.edac import Edac
+from graynode.collectors.services.ipmi import parse_info, records
+from graynode.collectors.services.look import Happening, Look, Seen
+from graynode.collectors.services.mounts import parse_mountinfo, parse_statfs, watched
+from graynode.collectors.services.nvme import parse_smart
+from graynode.collectors.services.program import PATH, Runner
+from graynode.collectors.services.units import UNITS, Units, parse_show
 from graynode.pipeline.schema import TABLES
 from graynode.service.agent_parts import Given, make_one, probes
 from graynode.service.config import parse

@@ -10,9 +10,9 @@ import pytest
 from service_programs import HANG, Node, states
 
 from graynode.collectors.base import NoSource, Row
-from graynode.collectors.services_edac import Edac
-from graynode.collectors.services_ipmi import Ipmi, parse_info, records
-from graynode.collectors.services_nvme import Nvme, parse_smart, warnings
+from graynode.collectors.services.edac import Edac
+from graynode.collectors.services.ipmi import Ipmi, parse_info, records
+from graynode.collectors.services.nvme import Nvme, parse_smart, warnings
 
 MINUTE = frozenset({60})
 

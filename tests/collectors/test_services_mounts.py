@@ -14,8 +14,8 @@ import pytest
 from service_programs import Node, states
 
 from graynode.collectors.base import NoSource, Row
-from graynode.collectors.services import Services
-from graynode.collectors.services_mounts import Mounts, parse_mountinfo, parse_statfs, watched
+from graynode.collectors.services.collector import Services
+from graynode.collectors.services.mounts import Mounts, parse_mountinfo, parse_statfs, watched
 
 ROOT = "27 1 254:0 / / rw,relatime - ext4 /dev/vda rw,discard"
 NFS = "90 27 0:50 / /home rw,relatime shared:2 - nfs4 filer:/home rw,vers=4.2,hard,proto=tcp"
@@ -320,7 +320,7 @@ def test_this_machine_with_its_own_stat() -> None:
 
     import agent_fakes
 
-    from graynode.collectors.services_program import PATH, Runner
+    from graynode.collectors.services.program import PATH, Runner
 
     if shutil.which("stat", path=PATH) is None or not watched(
         parse_mountinfo(Path("/proc/self/mountinfo").read_text())

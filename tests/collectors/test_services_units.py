@@ -11,9 +11,9 @@ import node_files
 import pytest
 from service_programs import HANG, Node, states
 
-from graynode.collectors.services import Services
-from graynode.collectors.services_program import Answer
-from graynode.collectors.services_units import FABRIC_MANAGER, IMEX, Units, parse_show, unit_state
+from graynode.collectors.services.collector import Services
+from graynode.collectors.services.program import Answer
+from graynode.collectors.services.units import FABRIC_MANAGER, IMEX, Units, parse_show, unit_state
 
 
 def block(unit: str, active: str = "active", sub: str = "running", **more: Any) -> str:

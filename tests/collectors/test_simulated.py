@@ -11,8 +11,8 @@ from small_fleet import NOW
 
 from graynode.collectors import load
 from graynode.collectors.base import Machine, Round, Rows
-from graynode.collectors.faults import FaultsError
-from graynode.collectors.simulated import Simulated
+from graynode.collectors.simulated.collector import Simulated
+from graynode.collectors.simulated.faults import FaultsError
 from graynode.pipeline.codec import to_batch
 from graynode.pipeline.schema import TABLES
 

@@ -16,8 +16,8 @@ from proc_files import Processes, v1, v2
 from graynode.collectors.agent import Agent, Settings
 from graynode.collectors.base import NoSource, Round, Rows
 from graynode.collectors.context import GpuKey, JobContext, Placement
-from graynode.collectors.slurm import Settings as SlurmSettings
-from graynode.collectors.slurm import Slurm
+from graynode.collectors.slurm.collector import Settings as SlurmSettings
+from graynode.collectors.slurm.collector import Slurm
 
 A, B = GpuKey("GPU-a"), GpuKey("GPU-b")
 
@@ -261,7 +261,7 @@ def test_the_mapping_folder_of_dcgm_exporter(tmp_path: Path) -> None:
 
 def test_environments_that_may_not_be_read_are_said_once(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """The job is known by cgroup, its rank is not; said once, and once more when it is permitted."""
-    from graynode.collectors import slurm_process
+    from graynode.collectors.slurm import process as slurm_process
 
     node.processes.start(100, v2(7), SLURM_JOB_ID="7", SLURM_PROCID="0")
     open_ = slurm_process.os.open

@@ -9,9 +9,9 @@ from typing import Any
 
 import node_files
 
-from graynode.collectors.slurm_changes import FORGET_AFTER, Jobs, Nodes
-from graynode.collectors.slurm_jobs import Job
-from graynode.collectors.slurm_nodes import Node, Partition, Reservation
+from graynode.collectors.slurm.changes import FORGET_AFTER, Jobs, Nodes
+from graynode.collectors.slurm.jobs import Job
+from graynode.collectors.slurm.nodes import Node, Partition, Reservation
 
 NOW = datetime(2026, 11, 30, 14, 0, tzinfo=UTC)
 QUEUED, STARTED, ENDED = (NOW - timedelta(minutes=m) for m in (30, 20, 10))

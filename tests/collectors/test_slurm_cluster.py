@@ -15,7 +15,7 @@ import pytest
 from graynode.collectors.base import NoSource, Round, Row, Rows, utc_now
 from graynode.collectors.context import JobContext
 from graynode.collectors.program import Program, ProgramFailed
-from graynode.collectors.slurm_cluster import Settings, SlurmCluster
+from graynode.collectors.slurm.cluster import Settings, SlurmCluster
 
 CAPTURED = node_files.FIXTURES / "slurm"
 CONFIG = "AccountingStorageType   = {storage}\nClusterName             = c1\n"

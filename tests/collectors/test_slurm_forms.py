@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graynode.collectors import slurm_text as text
-from graynode.collectors.slurm_jobs import (
+from graynode.collectors.slurm import text
+from graynode.collectors.slurm.jobs import (
     SACCT_FORMAT,
     Job,
     Unreadable,
@@ -22,8 +22,8 @@ from graynode.collectors.slurm_jobs import (
     parse_show_job,
     parse_squeue,
 )
-from graynode.collectors.slurm_nodes import parse_config, parse_nodes, parse_partitions, parse_reservations
-from graynode.collectors.slurm_process import parse_cgroup, parse_environ
+from graynode.collectors.slurm.nodes import parse_config, parse_nodes, parse_partitions, parse_reservations
+from graynode.collectors.slurm.process import parse_cgroup, parse_environ
 
 CAPTURED = node_files.FIXTURES / "slurm"
 BEGAN = datetime(2026, 11, 30, 13, 29, 25, tzinfo=UTC)

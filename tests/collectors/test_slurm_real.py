@@ -15,8 +15,8 @@ from slurm_rig import Slurm
 
 from graynode.collectors.base import Round, Row, utc_now
 from graynode.collectors.context import GpuKey, JobContext
-from graynode.collectors.slurm import Slurm as OnNode
-from graynode.collectors.slurm_cluster import Settings, SlurmCluster
+from graynode.collectors.slurm.cluster import Settings, SlurmCluster
+from graynode.collectors.slurm.collector import Slurm as OnNode
 from graynode.pipeline.queries import Queries
 
 

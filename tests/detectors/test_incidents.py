@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graynode.collectors.base import Round
-from graynode.collectors.kernel_log import KernelLog
+from graynode.collectors.kernel_log.collector import KernelLog
 from graynode.detectors.advice import ADVICE
 from graynode.detectors.event_rules import from_events
 from graynode.detectors.incidents import Incidents

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from graynode.collectors import ethtool_messages as messages
-from graynode.collectors.ethtool_wire import Sockets
+from graynode.collectors.ethtool import messages
+from graynode.collectors.ethtool.wire import Sockets
 
 FAMILY: Final = 21
 

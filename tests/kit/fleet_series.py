@@ -12,8 +12,8 @@ import numpy as np
 import polars as pl
 from prometheus_server import Labels, Samples
 
-from graynode.collectors.fleet import Fleet
-from graynode.collectors.fleet_windows import history
+from graynode.collectors.simulated.fleet import Fleet
+from graynode.collectors.simulated.windows import history
 from graynode.pipeline.schema import CLOCK_EVENT_BITS
 
 GAUGES: Mapping[str, tuple[str, float, float]] = {

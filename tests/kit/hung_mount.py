@@ -18,8 +18,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import node_files
 from service_programs import Node
 
-from graynode.collectors.services_mounts import Mounts
-from graynode.collectors.services_program import PATH, Runner
+from graynode.collectors.services.mounts import Mounts
+from graynode.collectors.services.program import PATH, Runner
 
 
 def main(folder: Path) -> int:

@@ -15,8 +15,8 @@ from pod_resources_stub import LIST, KubeletStub
 
 from graynode.collectors import load
 from graynode.collectors.base import Collector, Round, Rows
-from graynode.collectors.kubernetes_api import Access
-from graynode.collectors.kubernetes_settings import Settings
+from graynode.collectors.kubernetes.api import Access
+from graynode.collectors.kubernetes.settings import Settings
 
 GPU = "GPU-5fd4f087-86f3-7a43-b711-4771313afc50"
 

@@ -13,9 +13,9 @@ from exporter_standin import DEFAULT, line, page, uuid_of
 from landing_kit import CLUSTER, Log, at, gpu_row, host_row, link_row, message
 
 from graynode.collectors.batch import Batcher, Misfits
-from graynode.collectors.dcgm import Dcgm
-from graynode.collectors.dcgm_http import Fetched
-from graynode.collectors.dcgm_targets import fleet_target
+from graynode.collectors.dcgm.collector import Dcgm
+from graynode.collectors.dcgm.http import Fetched
+from graynode.collectors.dcgm.targets import fleet_target
 from graynode.pipeline.lake import Lake
 from graynode.pipeline.queries import Queries
 

@@ -16,8 +16,8 @@ import nvml_standin
 from agent_fakes import machine
 
 from graynode.collectors.base import Machine, Round, Rows
-from graynode.collectors.nvml import Nvml
-from graynode.collectors.nvml_patience import Patience
+from graynode.collectors.nvml.collector import Nvml
+from graynode.collectors.nvml.patience import Patience
 
 CACHE: Final = Path(tempfile.gettempdir()) / f"graynode-nvml-standin-{os.getuid()}"
 """Where the library is kept between runs; its name carries the hash of its source."""

@@ -12,9 +12,9 @@ import agent_fakes
 import node_files
 
 from graynode.collectors.base import Machine, Round, Row
-from graynode.collectors.services import Services
-from graynode.collectors.services_look import Part
-from graynode.collectors.services_program import Runner
+from graynode.collectors.services.collector import Services
+from graynode.collectors.services.look import Part
+from graynode.collectors.services.program import Runner
 
 HANG = "exec /bin/sleep 600"
 

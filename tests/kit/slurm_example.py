@@ -13,8 +13,8 @@ from proc_files import Processes, v2
 from graynode.collectors.base import Collector, Round, Rows
 from graynode.collectors.context import GpuKey, JobContext
 from graynode.collectors.job_log import JobLog
-from graynode.collectors.slurm import Slurm
-from graynode.collectors.slurm_cluster import Settings, SlurmCluster
+from graynode.collectors.slurm.cluster import Settings, SlurmCluster
+from graynode.collectors.slurm.collector import Slurm
 from graynode.collectors.step_socket import Settings as StepSettings
 from graynode.collectors.step_socket import StepSocket
 from graynode.collectors.steps import Reporter

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 from datetime import UTC, datetime, timedelta
 
-from graynode.collectors import faults
-from graynode.collectors.fleet import Fleet, Spec
-from graynode.collectors.fleet_jobs import Job
+from graynode.collectors.simulated import faults
+from graynode.collectors.simulated.fleet import Fleet, Spec
+from graynode.collectors.simulated.jobs import Job
 
 NOW = datetime(2026, 11, 30, 10, 0, tzinfo=UTC)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from kept_lake import KeptLake
 
 from graynode.pipeline.lake import Lake
-from graynode.service.import_smi import Asked, Outcome, import_files
+from graynode.service.imports.smi import Asked, Outcome, import_files
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 XML = sorted((FIXTURES / "telegraf_smi").glob("*.xml"))

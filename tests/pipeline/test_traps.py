@@ -19,7 +19,7 @@ from exporter_standin import uuid_of
 from landing_kit import Log, at, gpu_row, message
 from lying_fleet import DEV, STEP_S, STEPS, World, build
 
-from graynode.collectors.kernel_patterns import understand
+from graynode.collectors.kernel_log.patterns import understand
 from graynode.detectors.base import TOLD, Round
 from graynode.detectors.blind import Blind
 from graynode.detectors.event_rules import from_events

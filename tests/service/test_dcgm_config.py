@@ -13,7 +13,7 @@ from agent_process import AgentProcess
 from exporter_standin import uuid_of
 
 from graynode.collectors.context import JobContext
-from graynode.collectors.dcgm import Dcgm
+from graynode.collectors.dcgm.collector import Dcgm
 from graynode.collectors.health import Health
 from graynode.pipeline.schema import stable_id
 from graynode.service.agent_parts import make_collectors, probes

@@ -3,8 +3,8 @@
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from graynode.collectors.faults import read
-from graynode.collectors.fleet import Fleet, Spec
+from graynode.collectors.simulated.faults import read
+from graynode.collectors.simulated.fleet import Fleet, Spec
 from graynode.detectors import DETECTORS, make
 from graynode.detectors.event_rules import EventRules
 from graynode.detectors.incidents import Incidents

@@ -190,7 +190,7 @@ def test_gpus_through_the_real_binding(tmp_path: Path) -> None:
     import nvml_rig
     import nvml_standin
 
-    from graynode.collectors.nvml import Nvml
+    from graynode.collectors.nvml.collector import Nvml
 
     scenario = nvml_standin.h100(tmp_path / "scenario", gpus=2)
     scenario.write()

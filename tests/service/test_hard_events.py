@@ -17,7 +17,7 @@ from http_receiver import HttpReceiver
 from structlog.testing import capture_logs
 
 from graynode.collectors.base import Round
-from graynode.collectors.kernel_log import KernelLog
+from graynode.collectors.kernel_log.collector import KernelLog
 from graynode.detectors.incidents import Incidents
 from graynode.pipeline.bus import BusUnavailable
 from graynode.pipeline.codec import Message, Origin, decode, encode

@@ -14,11 +14,11 @@ from kept_lake import DyingLake
 
 from graynode.pipeline.lake import Lake
 from graynode.service.config import Config, ConfigError, LakeSection
-from graynode.service.import_map import import_file
-from graynode.service.import_map_file import parse
-from graynode.service.import_map_rows import BLOCK_BYTES
-from graynode.service.import_windows import Brought, fill_windows
 from graynode.service.importing import run
+from graynode.service.imports.map import import_file
+from graynode.service.imports.map_file import parse
+from graynode.service.imports.map_rows import BLOCK_BYTES
+from graynode.service.imports.windows import Brought, fill_windows
 
 PAGE = Path(__file__).parents[2] / "docs" / "import.md"
 NOW = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)

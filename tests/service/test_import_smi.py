@@ -17,11 +17,11 @@ from smi_files import FIXTURES, HEAD, NOW, REPORTS, XML, csv_row, import_smi, ma
 from graynode.pipeline.lake import Lake
 from graynode.pipeline.schema import TABLES
 from graynode.service.config import Config, ConfigError, LakeSection
-from graynode.service.import_smi import Asked, Outcome
-from graynode.service.import_smi_csv import canonical
-from graynode.service.import_smi_fields import entries
-from graynode.service.import_smi_unused import unused
 from graynode.service.importing import run
+from graynode.service.imports.smi import Asked, Outcome
+from graynode.service.imports.smi_csv import canonical
+from graynode.service.imports.smi_fields import entries
+from graynode.service.imports.smi_unused import unused
 
 
 def _values_of_report(text: str) -> int:

@@ -18,13 +18,13 @@ from graynode.pipeline.codec import to_batch
 from graynode.pipeline.lake import Lake
 from graynode.pipeline.schema import TABLES
 from graynode.service.config import Config, ConfigError, LakeSection
-from graynode.service.import_smi_csv import names_of
-from graynode.service.import_smi_ledger import Ledger
-from graynode.service.import_smi_record import Moment, Where, rows, spend_shared
-from graynode.service.import_smi_sift import sift
-from graynode.service.import_smi_split import Splitter
-from graynode.service.import_smi_text import TextReader
 from graynode.service.importing import run
+from graynode.service.imports.smi_csv import names_of
+from graynode.service.imports.smi_ledger import Ledger
+from graynode.service.imports.smi_record import Moment, Where, rows, spend_shared
+from graynode.service.imports.smi_sift import sift
+from graynode.service.imports.smi_split import Splitter
+from graynode.service.imports.smi_text import TextReader
 
 _WHERE = Where("c", "n", "", "f", "nvidia-smi")
 

@@ -11,8 +11,8 @@ from smi_files import HEAD, NOW, REPORTS, XML, csv_row, import_smi, unpacked, wr
 from graynode.pipeline.lake import Lake
 from graynode.pipeline.schema import TABLES
 from graynode.service.config import Config, LakeSection
-from graynode.service.import_smi import Asked, import_files
 from graynode.service.importing import run
+from graynode.service.imports.smi import Asked, import_files
 
 
 def test_twice_is_as_good_as_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

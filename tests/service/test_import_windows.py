@@ -14,8 +14,8 @@ import pytest
 from kept_lake import KeptLake
 
 from graynode.pipeline.lake import Lake, SecondWriter
-from graynode.service.import_landing import land
-from graynode.service.import_windows import Brought, fill_windows, make_windows, step_of
+from graynode.service.imports.landing import land
+from graynode.service.imports.windows import Brought, fill_windows, make_windows, step_of
 
 T0 = datetime(2026, 7, 1, tzinfo=UTC)
 NOW = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)

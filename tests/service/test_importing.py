@@ -15,8 +15,8 @@ import pytest
 
 from graynode.pipeline.lake import Lake
 from graynode.service.config import Config, ConfigError, LakeSection
-from graynode.service.import_formats import infinitehbd, longhorn_sgemm
 from graynode.service.importing import run
+from graynode.service.imports.formats import infinitehbd, longhorn_sgemm
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 SGEMM = FIXTURES / "longhorn" / "sgemm-longhorn.csv.gz"

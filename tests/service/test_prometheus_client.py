@@ -16,10 +16,10 @@ import pytest
 
 from graynode.pipeline.lake import Lake
 from graynode.service.config import Config, ConfigError, LakeSection
-from graynode.service.prometheus_answer import NotAnAnswer, error_text, matrix
-from graynode.service.prometheus_client import Access, PrometheusClient
-from graynode.service.prometheus_command import Options, run
-from graynode.service.prometheus_refusals import Away, Refused, TooMuch
+from graynode.service.prometheus.answer import NotAnAnswer, error_text, matrix
+from graynode.service.prometheus.client import Access, PrometheusClient
+from graynode.service.prometheus.command import Options, run
+from graynode.service.prometheus.refusals import Away, Refused, TooMuch
 
 Reply = tuple[int, dict[str, str], bytes | Callable[[Any], None]]
 EMPTY = b'{"status":"success","data":{"resultType":"matrix","result":[]}}'

@@ -19,11 +19,11 @@ from typing import Any
 import polars as pl
 import pytest
 
-from graynode.collectors.dcgm_targets import fleet_target
+from graynode.collectors.dcgm.targets import fleet_target
 from graynode.pipeline.lake import Lake
 from graynode.pipeline.schema import TABLES
 from graynode.service.config import Config, ConfigError, LakeSection
-from graynode.service.prometheus_command import Options, run
+from graynode.service.prometheus.command import Options, run
 
 KINDS = ("VictoriaMetrics", "Prometheus")
 END = datetime(2026, 11, 30, 10, tzinfo=UTC)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graynode.service.prometheus_plan import Chunk, checked_step, chunks, matchers, parse_ago, shards
-from graynode.service.prometheus_progress import progress
+from graynode.service.prometheus.plan import Chunk, checked_step, chunks, matchers, parse_ago, shards
+from graynode.service.prometheus.progress import progress
 
 STEPS = [10, 15, 30, 60, 300, 600, 3600]
 

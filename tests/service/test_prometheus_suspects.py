@@ -15,7 +15,7 @@ import small_fleet
 from fleet_series import gpu_series
 
 from graynode.service.config import Config, LakeSection
-from graynode.service.prometheus_command import Options, run
+from graynode.service.prometheus.command import Options, run
 
 DAYS, STEP_S = 3, 1800
 SLOW = '[[fault]]\nkind = "slow_gpu"\nnode = 2\ngpu = 3\nstart = "-22h"\nduration = "10d"\nsize = 0.12\n'

@@ -9,8 +9,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from graynode.collectors.faults import demo
-from graynode.collectors.fleet import Fleet, Spec
+from graynode.collectors.simulated.faults import demo
+from graynode.collectors.simulated.fleet import Fleet, Spec
 from graynode.pipeline.codec import to_batch
 from graynode.pipeline.lake import Lake
 from graynode.pipeline.queries import Queries

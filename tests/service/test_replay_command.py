@@ -18,7 +18,7 @@ import pytest
 
 from graynode.pipeline.lake import Lake
 from graynode.service.config import Config, ConfigError, LakeSection
-from graynode.service.import_landing import land_rows
+from graynode.service.imports.landing import land_rows
 from graynode.service.replaying import run
 
 START = datetime(2026, 3, 2, 6, 0, tzinfo=UTC)

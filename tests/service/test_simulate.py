@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from graynode.collectors.base import Machine, Round
-from graynode.collectors.simulated import Simulated
+from graynode.collectors.simulated.collector import Simulated
 from graynode.pipeline.lake import Lake
 from graynode.service.config import Config, ConfigError
 from graynode.service.simulate import progress_bar, read_plan, run

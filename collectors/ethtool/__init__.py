@@ -1,0 +1,1 @@
+"""What a network driver says of its port, over generic netlink."""

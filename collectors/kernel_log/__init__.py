@@ -1,0 +1,1 @@
+"""The kernel log: records, what they mean for hardware, and where reading stands."""

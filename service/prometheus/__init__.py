@@ -1,0 +1,1 @@
+"""What a Prometheus has kept of the fleet, into the lake, and who stands out in it."""
