@@ -290,7 +290,7 @@ def parse(settings: Mapping[str, Any], source: str) -> Config:
     except msgspec.ValidationError as error:
         message, _, where = str(error).partition(" - at ")
         key = where.strip("`").removeprefix("$.") or "the file"
-        raise ConfigError(f"{source}: {key} = {_at(settings, key)!r}: {_allowed(key, message)}") from error
+        raise ConfigError(f"{source}: {_named(settings, key)}: {_allowed(key, message)}") from error
     if config.fields.off or config.fields.every:
         _check_switches(config.fields, source)
     return config
@@ -344,7 +344,7 @@ def _allowed(key: str, message: str) -> str:
         fields = {f.name: f.type for f in msgspec.structs.fields(type_)} if _is_section(type_) else {}
         type_ = fields.get(part)
     if get_origin(type_) is Literal:
-        return f"allowed are {', '.join(get_args(type_))}"
+        return f"allowed are {', '.join(map(str, get_args(type_)))}"
     return f"{message[0].lower()}{message[1:]}"
 
 
@@ -383,6 +383,12 @@ def _check_keys(settings: Mapping[str, Any], section: Any, prefix: str, source: 
         inner = known[key].type
         if isinstance(value, Mapping) and _is_section(inner):
             _check_keys(value, inner, f"{prefix}{key}.", source)
+
+
+def _named(settings: Mapping[str, Any], key: str) -> str:
+    """``key = value``. Inside of a list or of a table with free keys the path says no key: then all of it is shown."""
+    whole = key.partition("[")[0]
+    return f"{key} in {whole} = {_at(settings, whole)!r}" if whole != key else f"{key} = {_at(settings, key)!r}"
 
 
 def _at(settings: Mapping[str, Any], key: str) -> Any:

@@ -68,7 +68,7 @@ def _ask(config: Config, request: Request, wait_s: float, told: Callable[[Answer
     except PermissionError as error:
         return _say(2, f"{error.filename}: no permission; run as root or as the agent's user")
     except OSError as error:
-        return _say(2, f"{error.filename}: {error.strerror}")
+        return _say(1, f"{error.filename or folder}: {error.strerror}; nothing was asked of the agent")
     answer = _wait(folder, request.id, wait_s)
     if answer is not None:
         return told(answer)

@@ -70,6 +70,13 @@ def in_cluster(env: Mapping[str, str]) -> str:
     return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
 
 
+def _port(url: str) -> int | None:
+    try:
+        return urlsplit(url).port
+    except ValueError as error:
+        raise ValueError(f"kubernetes.api = {url!r}: must be https://host:port, the port a number") from error
+
+
 class Api:
     """Requests with ``access``. All methods may be called from any thread; ``ApiError`` for whatever goes wrong."""
 
@@ -81,7 +88,7 @@ class Api:
         self._secure, self._host = parts.scheme == "https", parts.hostname
         if not self._secure and not _is_loopback(self._host):
             raise ValueError(f"kubernetes.api = {access.url!r}: the token would go in clear text; use https")
-        self._port, self._base = parts.port or (443 if self._secure else 80), parts.path.rstrip("/")
+        self._port, self._base = _port(access.url) or (443 if self._secure else 80), parts.path.rstrip("/")
         self._tls: tuple[int, ssl.SSLContext] | None = None
 
     def get(self, path: str, query: Mapping[str, str] | None = None, accept: str = "application/json") -> bytes:

@@ -1,9 +1,9 @@
 """NVLinks into ``link``, ``event``, ``inventory``: states, seconds down, counters and far ends, link by link.
 
 Read in the NVML child with the rest of their GPU (``nvml.nvlink_reading``). Resolution: states are looked at every
-10 s; from the look that finds a link down, or an Xid of a link, every second until all is well (at most ten minutes, then
-every 10 s again). So an outage is counted from the look that found it: its end is exact to 1 s and its beginning to
-10 s, and one that falls between two looks is not seen at all, for no counter of NVLink tells it. With
+10 s; from the look that finds a link down, or an Xid of a link, every second until all is well (at most ten minutes,
+then every 10 s again). So an outage is counted from the look that found it: its end is exact to 1 s and its beginning
+to 10 s, and one that falls between two looks is not seen at all, for no counter of NVLink tells it. With
 ``agent.nvlink_watch_s = 1`` every look is a second after the last.
 
 A link that was never active has no partner: it is not down. After a boot, a load of the driver or a reset, links

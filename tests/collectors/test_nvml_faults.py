@@ -356,6 +356,6 @@ def children() -> list[int]:
     found = []
     for task in Path("/proc/self/task").iterdir():
         for pid in (task / "children").read_text().split():
-            if b"nvml_reader" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if b"nvml.reader" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 found.append(int(pid))
     return found

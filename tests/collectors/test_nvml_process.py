@@ -156,7 +156,7 @@ def readers(pid: int) -> list[int]:
     """Living readers that a process has started."""
     found = []
     for child in children(Path("/proc"), pid):
-        if alive(child) and b"nvml_reader" in Path(f"/proc/{child}/cmdline").read_bytes():
+        if alive(child) and b"nvml.reader" in Path(f"/proc/{child}/cmdline").read_bytes():
             found.append(child)
     return found
 

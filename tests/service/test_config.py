@@ -21,6 +21,10 @@ from graynode.service.config_check import find_problems
         ({"cluster": "a b"}, ("cluster = 'a b'",)),
         ({"respond": {"webhooks": {"x": {"url": "http://h"}}}}, ("secret_file",)),
         ({"detect": 3}, ("detect = 3",)),
+        ({"agent": {"nvlink_watch_s": 5}}, ("agent.nvlink_watch_s = 5", "allowed are 1, 10")),
+        ({"slurm": {"work": {"debug": 5}}}, ("slurm.work", "{'debug': 5}", "expected `str`")),
+        ({"fields": {"off": ["power_w", 5]}}, ("fields.off[1]", "['power_w', 5]", "expected `str`")),
+        ({"detect": {"xid_severity": {"79": "pge"}}}, ("detect.xid_severity", "'79': 'pge'", "'pge'")),
     ],
 )
 def test_wrong_setting(settings: dict[str, object], words: tuple[str, ...]) -> None:
