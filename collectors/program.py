@@ -12,11 +12,16 @@ import resource
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
+from graynode.collectors.sysfs import whole_text
+
 MAX_OUTPUT: Final = 256 << 20
-"""Some 25,000 jobs of the largest JSON that Slurm writes (10 KB a job)."""
+"""Some 25,000 jobs of the largest JSON that Slurm writes (10 KB a job), where memory is not limited."""
+_SHARE: Final = 4
+"""Of the memory that this process and its children may use: the output lies in it, is read and taken apart."""
 _SAID: Final = 400
 """Of what a program says on stderr, so much is kept."""
 
@@ -36,7 +41,8 @@ class Ended(NamedTuple):
 class Program:
     """One run of a program by argument list, no shell. ``poll`` once a round; it never waits.
 
-    ``deadline_s`` after which the program and its children are killed; ``most`` bytes that it may write.
+    ``deadline_s`` after which the program and its children are killed; ``most`` bytes that it may write, by default
+    ``MAX_OUTPUT`` or a share of what the cgroup may use: else a program that writes for ever takes the agent with it.
     """
 
     def __init__(
@@ -45,10 +51,11 @@ class Program:
         env: Mapping[str, str],
         *,
         deadline_s: float,
-        most: int = MAX_OUTPUT,
+        most: int | None = None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.argv, self._deadline_s, self._most, self._monotonic = tuple(argv), deadline_s, most, monotonic
+        self.argv, self._deadline_s, self._monotonic = tuple(argv), deadline_s, monotonic
+        self._most = most = output_bound(memory_limit()) if most is None else most
         self._out = os.memfd_create("graynode-output", os.MFD_CLOEXEC)
         self._err = os.memfd_create("graynode-complaint", os.MFD_CLOEXEC)
         self._since = monotonic()
@@ -81,11 +88,13 @@ class Program:
                 return None
             self.kill()
             raise ProgramFailed(f"{self.argv[0]} gave no answer within {self._deadline_s:g} s; it was ended")
-        output = _content(self._out, self._most)
+        flooded = code == -signal.SIGXFSZ
+        output = b"" if flooded else _content(self._out, self._most)
         complaint = _content(self._err, 1 << 20)[-_SAID:].decode("utf-8", "replace").strip()
         self._forget()
-        if code == -signal.SIGXFSZ:
-            raise ProgramFailed(f"{self.argv[0]} wrote more than {self._most} bytes; it was ended")
+        if flooded:
+            way_out = "; more is taken where the agent may use more memory" if self._most < MAX_OUTPUT else ""
+            raise ProgramFailed(f"{self.argv[0]} wrote more than {self._most} bytes; it was ended{way_out}")
         return Ended(code, output, complaint)
 
     def kill(self) -> None:
@@ -113,3 +122,28 @@ def _content(fd: int, most: int) -> bytes:
         chunks.append(chunk)
         at += len(chunk)
     return b"".join(chunks)
+
+
+def output_bound(limit: int | None) -> int:
+    """How many bytes a program may write where so much memory may be used; ``None``: there is no limit."""
+    return MAX_OUTPUT if limit is None else min(MAX_OUTPUT, limit // _SHARE)
+
+
+def memory_limit(cgroup: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """Bytes that this process's cgroup may use, or one above it (v1 and v2); ``None`` where nothing says a limit."""
+    limits: list[int] = []
+    for line in whole_text(cgroup).splitlines():
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if not controllers:
+            limits += _limits(root, path, "memory.max")
+        elif "memory" in controllers.split(","):
+            limits += _limits(root / "memory", path, "memory.limit_in_bytes")
+    return min(limits, default=None)
+
+
+def _limits(root: Path, path: str, name: str) -> Iterator[int]:
+    inside = PurePosixPath(path.lstrip("/"))
+    for folder in (inside, *inside.parents):
+        text = whole_text(root / folder / name).strip()
+        if text.isdecimal():
+            yield int(text)

@@ -27,8 +27,14 @@ _SHRINKS: Final = 4
 """Rows in memory are at least so many times as large as their file (8 bytes a value there, ≤ 1.3 here)."""
 
 
+_ROOM: Final = "free some space there, or move the lake (lake.path)"
+
+
 class LakeError(Exception):
-    """The lake does not take or give rows now; try again later. The text says what to look at."""
+    """The lake cannot be read or written now; the text names table and reason, and of a full disk the way out."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(f"{text}; {_ROOM}" if "No space left" in text else text)
 
 
 class LakeTooNew(Exception):
@@ -140,8 +146,7 @@ def _must_fit(where: str, in_memory: int) -> None:
         return
     free, wanted = shutil.disk_usage(where).free, in_memory // _SHRINKS + _SPARE
     if free < wanted:
-        way_out = "free some space there, or move the lake (lake.path)"
-        raise OSError(errno.ENOSPC, f"No space left: {free:,} bytes are free, about {wanted:,} are needed; {way_out}")
+        raise OSError(errno.ENOSPC, f"No space left: {free:,} bytes are free, about {wanted:,} are needed")
 
 
 def _plain(error: Exception) -> str:

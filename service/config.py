@@ -333,6 +333,8 @@ def _dotted(section: Any, prefix: str = "") -> Iterator[str]:
 
 def _path(type_: type, value: Any) -> Path:
     if type_ is Path and isinstance(value, str | Path):
+        if "\0" in str(value):
+            raise ValueError("a path cannot hold the character NUL")
         return Path(value)
     raise ValueError(f"expected a path, got {type(value).__name__}")
 

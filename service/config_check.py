@@ -6,10 +6,17 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
+from graynode.collectors import COLLECTORS
+from graynode.detectors import DETECTORS
+from graynode.service.agent_jobs import kubernetes_settings as settings
 from graynode.service.config import Config
+
+_SOCKET_PATH: Final = 107
+"""Linux: ``sun_path`` without its end, unix(7)."""
 
 
 def run(config: Config) -> int:
@@ -34,9 +41,38 @@ def find_problems(config: Config) -> Iterator[str]:
         yield from _unwritable(key, folder)
     if (config.dcgm.targets or config.dcgm.fleet or config.dcgm.fleet_files) and "dcgm" not in config.agent.collectors:
         yield "dcgm: targets are named, but agent.collectors has no 'dcgm': nothing reads them; add it there"
+    for key in ("ca_file", "authorization_file"):
+        path = getattr(config.dcgm, key)
+        if path is not None:
+            yield from _unreadable(f"dcgm.{key}", path)
+    yield from _names(config)
     yield from _jobs(config)
+    yield from _kubernetes(config)
     if "://" not in config.lake.path:
         yield from _unwritable("lake.path", Path(config.lake.path))
+
+
+def _names(config: Config) -> Iterator[str]:
+    for key, given, there in (
+        ("agent.collectors", config.agent.collectors, tuple(name for name, _ in COLLECTORS)),
+        ("detect.detectors", config.detect.detectors, tuple(name for name, _ in DETECTORS)),
+    ):
+        for name in given:
+            if name not in there:
+                yield f"{key}: there is no {name!r}; there are {', '.join(there)}"
+
+
+def _kubernetes(config: Config) -> Iterator[str]:
+    """Where a cluster is asked: an address that is one, and what lets us in."""
+    said = config.kubernetes
+    if said.api == "off" or not (said.api or said.cluster):
+        return
+    try:
+        settings(config).connect(os.environ)
+    except ValueError as error:
+        yield str(error)
+    yield from _unreadable("kubernetes.token_file", said.token_file)
+    yield from _unreadable("kubernetes.ca_file", said.ca_file)
 
 
 def _jobs(config: Config) -> Iterator[str]:
@@ -46,11 +82,24 @@ def _jobs(config: Config) -> Iterator[str]:
             yield from _unreadable(f"slurm.{key}", path)
     if config.slurm.job_mapping_dir is not None and not config.slurm.job_mapping_dir.is_dir():
         yield f"slurm.job_mapping_dir = {config.slurm.job_mapping_dir}: no such folder; a prolog has to make it"
+    if config.slurm.bin is not None and not (config.slurm.bin / "scontrol").is_file():
+        yield f"slurm.bin = {config.slurm.bin}: no scontrol in it; name the folder of Slurm's programs"
     if config.steps.socket is not None:
-        yield from _unwritable("steps.socket", config.steps.socket.parent)
+        yield from _socket(config.steps.socket)
     for pattern in config.job_log.paths:
         if not pattern.startswith("/"):
             yield f"job_log.paths = {pattern!r}: not an absolute path; begin it with /"
+
+
+def _socket(path: Path) -> Iterator[str]:
+    if not path.is_absolute():
+        yield f"steps.socket = {path}: not an absolute path; training loops would look elsewhere; begin it with /"
+    elif len(os.fsencode(path)) > _SOCKET_PATH:
+        yield f"steps.socket = {path}: longer than the {_SOCKET_PATH} bytes that a socket's path may have"
+    elif path.exists() and not path.is_socket():
+        yield f"steps.socket = {path}: is there and no socket; name another path"
+    else:
+        yield from _unwritable("steps.socket", path.parent)
 
 
 def _unreadable(key: str, path: Path) -> Iterator[str]:

@@ -6,15 +6,12 @@ state folder of its own, as ``graynode agent --dry-run`` does.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-
-import structlog
 
 from graynode.collectors import COLLECTORS
 from graynode.collectors.identity import NoIdentity, Roots, resolve
@@ -23,6 +20,7 @@ from graynode.service.doctor_bus import bus_checks
 from graynode.service.doctor_checks import Check, node_checks
 from graynode.service.doctor_print import as_object, for_person, to_mend
 from graynode.service.doctor_sources import harmless, try_sources
+from graynode.service.process import quiet
 
 
 def run(
@@ -52,7 +50,7 @@ def run(
             )
         else:
             checks.insert(0, identity(machine.node_id, machine.node_id_source))
-        with _quiet():
+        with quiet(logging.CRITICAL):
             tried = try_sources(harmless(config, Path(folder)), machine, pause=pause)
     if as_json:
         say(json.dumps(as_object(machine, checks, tried), indent=2, default=str, ensure_ascii=False))
@@ -60,17 +58,6 @@ def run(
         for line in for_person(machine, checks, tried):
             say(line)
     return 1 if to_mend(checks, tried) else 0
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """What a collector would log, the lines say."""
-    before = structlog.get_config()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    try:
-        yield
-    finally:
-        structlog.configure(**before)
 
 
 def identity(node_id: str, source: str) -> Check:

@@ -15,7 +15,9 @@ from graynode.service.doctor_sources import Trial, Tried
 
 def to_mend(checks: Sequence[Check], tried: Tried) -> int:
     """How many lines ask a person to do something."""
-    return sum(c.state == "mend" for c in checks) + sum(t.state in ("fails", "hangs") for t in tried.trials)
+    return sum(c.state == "mend" for c in checks) + sum(
+        t.state in ("fails", "hangs") or bool(t.failing) for t in tried.trials
+    )
 
 
 def as_object(machine: Machine, checks: Sequence[Check], tried: Tried) -> dict[str, Any]:
@@ -39,6 +41,7 @@ def _trial(trial: Trial) -> dict[str, Any]:
         "name": trial.name,
         "state": trial.state,
         "reason": trial.reason or None,
+        "failing": trial.failing,
         "rows": dict(trial.rows),
         "fields_measured": {table: sorted(names) for table, names in sorted(trial.fields.items())},
         "us_per_round": {str(every): round(us) for every in (1, 10, 60) if (us := trial.cost_us(every)) is not None},
@@ -88,7 +91,8 @@ def _source(trial: Trial) -> Iterator[str]:
     fields = [f"{len(names - _keys(t))} fields of {t}" for t, names in sorted(trial.fields.items()) if t in SAMPLED]
     said = ", ".join(told) if told else "nothing yet: it speaks when something happens"
     more = f" ({', '.join(fields)})" if fields else ""
-    yield f"  {'well' if told else _mark(trial.state)}  {trial.name:<16} {said}{more}"
+    mark = "MEND" if trial.failing else "well" if told else _mark(trial.state)
+    yield f"  {mark}  {trial.name:<16} {said}{more}"
     costs = [f"{us:.0f} µs in a {every} s round" for every in (1, 10, 60) if (us := trial.cost_us(every)) is not None]
     if trial.call_max_ms is not None:
         costs.append(f"slowest NVML call {trial.call_max_ms:.1f} ms")

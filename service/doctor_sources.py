@@ -34,6 +34,7 @@ _PLAN: Final = (ALL, _FAST, _FAST, _FAST, _FAST, _FAST, frozenset({1, 10}))
 """After the warm-up: one round of each class, and five of the fast one to take the middle of."""
 _WARM_UP: Final = 24
 """Rounds that sources which start in the background (NVML's reader) are given."""
+_FAILING: Final = ("error", "lost")
 _SPACING_S: Final = 0.25
 """Between two rounds. The agent's are a second apart; nobody wants to wait for that."""
 
@@ -54,6 +55,12 @@ class Trial:
     bytes_per_day: int = 0
     call_max_ms: float | None = None
     """The slowest NVML call, where the collector tells."""
+
+    @property
+    def failing(self) -> list[str]:
+        """What it says, by ``quality``, that it cannot read as a whole (field ``*``) and has not read again since."""
+        last = {(r.get("table_name"), r.get("entity")): r for r in self.quality if r.get("field") == "*"}
+        return [f"{r.get('reason')}" for r in last.values() if r.get("state") in _FAILING]
 
     def cost_us(self, every_s: int) -> float | None:
         """The middle of what a round of this class took."""

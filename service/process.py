@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 from typing import Any, Final
 
 import structlog
@@ -46,6 +48,17 @@ def set_up_logs(role: str, *, verbose: bool = False) -> None:
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
     structlog.contextvars.bind_contextvars(role=role)
+
+
+@contextlib.contextmanager
+def quiet(level: int) -> Iterator[None]:
+    """Only lines of ``level`` and worse are logged: what a command prints says the rest."""
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(level))
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
 
 
 def serve_metrics(role: str, listen: str) -> None:

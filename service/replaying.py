@@ -17,15 +17,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-import structlog
-
 from graynode.collectors.base import CADENCES_S, Machine, NoSource, Round, Row
 from graynode.collectors.replay import Replay
 from graynode.dashboards.explain import one_line
 from graynode.pipeline.lake import Lake, LakeError, LakeTooNew
 from graynode.pipeline.schema import EVENTS, SAMPLES, TABLES
 from graynode.service.config import Config, ConfigError
-from graynode.service.process import stop_on_signals
+from graynode.service.process import quiet, stop_on_signals
 from graynode.service.replay_paths import HourPath, LivePath, Revision, Slice, Way, steps_s
 
 CLUSTER: Final = "replay"
@@ -52,14 +50,14 @@ def run(
     stop: threading.Event | None = None,
 ) -> int:
     """Replay to the end or until stopped. 0: all of it; 130: stopped. ``ConfigError`` where it cannot begin."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     name = cluster or (f"{config.cluster}-{CLUSTER}" if config.cluster != Config().cluster else CLUSTER)
     halt = stop or stop_on_signals()
     try:
         time = _Time(_recording(path, from_lake, since, until, name, out), name)
         first = time.look()
         _claim(out, path or Path(str(from_lake)), name)
-        return _replay(config, time, first, pace, out, halt)
+        with quiet(logging.ERROR):
+            return _replay(config, time, first, pace, out, halt)
     except (LakeError, LakeTooNew) as error:
         raise ConfigError(str(error)) from error
     except UnicodeDecodeError as error:

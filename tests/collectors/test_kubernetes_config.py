@@ -62,6 +62,9 @@ def test_an_address_that_is_none_is_named(tmp_path: Path) -> None:
     config = parse({"agent": {"collectors": BOTH}, "kubernetes": {"api": "10.0.0.1:6443"}}, "test")
     with pytest.raises(ConfigError, match=r"kubernetes\.api = '10\.0\.0\.1:6443': must be https://host:port"):
         make_collectors(config, node(tmp_path), Health(lambda: 0.0), JobContext())
+    config = parse({"agent": {"collectors": BOTH}, "kubernetes": {"api": "https://10.0.0.1:port"}}, "test")
+    with pytest.raises(ConfigError, match=r"kubernetes\.api = 'https://10\.0\.0\.1:port'.* the port a number"):
+        make_collectors(config, node(tmp_path), Health(lambda: 0.0), JobContext())
 
 
 def test_a_machine_without_kubernetes_leaves_them_out(tmp_path: Path) -> None:

@@ -44,15 +44,15 @@ def told(rows: Rows) -> list[dict[str, Any]]:
 
 def test_released_and_back_by_itself(tmp_path: Path) -> None:
     """From the request to its end the child is gone and nothing is known; then NVML is read again. Both are told."""
-    context = JobContext()
+    context, others = JobContext(), children_of_this()
     with rig(tmp_path, gpus=2, context=context) as node:
         at(node, 0)
         assert context.pids
-        before = set(children_of(node))
+        before = children_of_this() - others
         assert before
         ask(node, T0 + timedelta(seconds=60))
         rows = at(node, 1)
-        assert not before & set(children_of(node))
+        assert not before & children_of_this()
         (released,) = events(rows, "nvml_released")
         assert released["attributes"] == {
             "until": "2026-11-30T12:01:00+00:00", "reason": "driver upgrade", "by": "root",
@@ -246,7 +246,6 @@ def test_a_reader_that_hangs_is_named(tmp_path: Path) -> None:
         assert answer.holding == []  # the stand-in's hang, unlike a driver's, can be killed
 
 
-def children_of(node: Rig) -> list[int]:
-    """Processes that read NVML for this test's collector."""
-    del node
-    return children(Path("/proc"), os.getpid())
+def children_of_this() -> set[int]:
+    """Child processes of the test run, of whatever test."""
+    return set(children(Path("/proc"), os.getpid()))

@@ -14,7 +14,7 @@ import pytest
 
 from graynode.collectors.base import NoSource, Round, Row, Rows, utc_now
 from graynode.collectors.context import JobContext
-from graynode.collectors.program import Program, ProgramFailed
+from graynode.collectors.program import MAX_OUTPUT, Program, ProgramFailed, memory_limit, output_bound
 from graynode.collectors.slurm.cluster import Settings, SlurmCluster
 
 CAPTURED = node_files.FIXTURES / "slurm"
@@ -174,6 +174,30 @@ def test_a_program_that_writes_for_ever_is_ended() -> None:
     with pytest.raises(ProgramFailed, match="wrote more than 1048576 bytes"):
         wait()
     program.kill()
+
+
+@pytest.mark.parametrize(
+    ("said", "files", "limit"),
+    [
+        ("0::/system.slice/a.service\n", {"system.slice/a.service/memory.max": "268435456"}, 256 << 20),
+        ("0::/pod/c\n", {"pod/c/memory.max": "max", "pod/memory.max": "1073741824"}, 1 << 30),
+        ("0::/\n", {"memory.max": "134217728"}, 128 << 20),
+        ("5:cpu:/x\n4:memory:/a\n", {"memory/a/memory.limit_in_bytes": "268435456"}, 256 << 20),
+        ("0::/a\n", {"a/memory.max": "max"}, None),
+        ("nonsense\n0::/../../etc\n::\n", {}, None),
+        ("", {}, None),
+    ],
+)  # fmt: skip
+def test_a_flood_is_bounded_by_the_memory_that_the_agent_may_use(
+    tmp_path: Path, said: str, files: dict[str, str], limit: int | None
+) -> None:
+    """The output lies in memory, and whoever passes the cgroup's limit is ended by the kernel, the agent too."""
+    (tmp_path / "cgroup").write_text(said)
+    for name, content in files.items():
+        (tmp_path / "sys" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "sys" / name).write_text(f"{content}\n")
+    assert memory_limit(tmp_path / "cgroup", tmp_path / "sys") == limit
+    assert output_bound(limit) == (MAX_OUTPUT if limit is None else min(MAX_OUTPUT, limit // 4))
 
 
 def test_a_program_that_is_not_there() -> None:

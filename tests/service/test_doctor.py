@@ -165,6 +165,30 @@ def test_null_fields_have_their_reasons(tmp_path: Path) -> None:
     assert told["collectors"][0]["not_measured"][0]["reason"] == "root's"
 
 
+def test_a_source_that_says_only_why_it_fails_is_to_mend(tmp_path: Path) -> None:
+    """Rows of ``quality`` are no good news: a source that is read no more is not well, until it says that it is."""
+
+    def say(state: str, entity: str = "n", field: str = "*") -> dict[str, str]:
+        return {"table_name": "job", "entity": entity, "field": field, "state": state, "reason": f"{state} {entity}"}
+
+    again = iter([{"quality": [say("error")]}, {"quality": [say("measured")]}])
+    tried = _try(
+        tmp_path,
+        dead=Source(lambda r: {"quality": [say("error")]}, "dead"),
+        half=Source(lambda r: {"host": [{"load1": 0.0}], "quality": [say("lost", "g1"), say("paused", "g2")]}, "half"),
+        back=Source(lambda r: next(again, {}), "back"),
+        part=Source(lambda r: {"quality": [say("error", field="swap_used_bytes")]}, "part"),
+    )
+    assert [t.failing for t in tried.trials] == [["error n"], ["lost g1"], [], []]
+    node = agent_fakes.machine(tmp_path)
+    text = list(for_person(node, [], tried))
+    assert [line.split()[0] for line in text if line[2:6].strip() and line[8:9].isalpha()][:4] == [
+        "MEND", "MEND", "well", "well",
+    ]  # fmt: skip
+    assert "2 to mend." in text
+    assert as_object(node, [], tried)["collectors"][0]["failing"] == ["error n"]
+
+
 def test_running_agent_keeps_what_is_its_own(tmp_path: Path) -> None:
     """The state folder is another one, the socket of ``steps`` too, named or not; a release of GPUs is kept."""
     (tmp_path / "state").mkdir()
@@ -299,8 +323,9 @@ def test_what_is_not_permitted(tmp_path: Path) -> None:
     for name in ("kmsg", "nvidiactl", "nvidia0", "secret"):
         (tmp_path / name).touch(0o600)
     node_files.write(tmp_path / "proc/sys/kernel/dmesg_restrict", "1\n")
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.stat().st_mode & 0o777 == 0o700:
+            folder.chmod(0o755)
     code = f"""
 import os, sys
 from pathlib import Path

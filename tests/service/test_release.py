@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import subprocess
 import sys
@@ -131,6 +132,20 @@ def test_no_permission(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert code == 2
     assert "no permission; run as root or as the agent's user" in capsys.readouterr().err
     assert not (tmp_path / "state/nvml_release.json").exists()
+
+
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The kernel names no file for a write that finds no room: then the folder is named, and code 1: not done."""
+    config = load(_config(tmp_path), env={})
+
+    def full(path: Path, content: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(release, "write", full)
+    with lock_state(tmp_path / "state"):
+        assert release.release(config, "1m", wait_s=0.3) == 1
+    said = capsys.readouterr().err
+    assert said == f"graynode: {tmp_path}/state: No space left on device; nothing was asked of the agent\n"
 
 
 def test_durations() -> None:
