@@ -52,19 +52,20 @@ def _job_log(class_: Any, given: Any) -> Any:
 
 def _kubernetes(class_: Any, given: Any) -> Any:
     try:
-        return class_(given.machine, given.context, _kubernetes_settings(given.config))
+        return class_(given.machine, given.context, kubernetes_settings(given.config))
     except ValueError as error:
         raise ConfigError(str(error)) from error
 
 
 def _kubernetes_cluster(class_: Any, given: Any) -> Any:
     try:
-        return class_(given.machine, _kubernetes_settings(given.config))
+        return class_(given.machine, kubernetes_settings(given.config))
     except ValueError as error:
         raise ConfigError(str(error)) from error
 
 
-def _kubernetes_settings(config: Config) -> Any:
+def kubernetes_settings(config: Config) -> Any:
+    """``[kubernetes]`` as its collectors take it."""
     from graynode.collectors.kubernetes.api import Access
     from graynode.collectors.kubernetes.jobs import Labels
     from graynode.collectors.kubernetes.settings import Settings

@@ -12,7 +12,7 @@ import msgspec
 
 from graynode.collectors import COLLECTORS
 from graynode.detectors import DETECTORS
-from graynode.service.agent_jobs import kubernetes_settings as settings
+from graynode.service.agent_jobs import kubernetes_settings
 from graynode.service.config import Config
 
 _SOCKET_PATH: Final = 107
@@ -55,7 +55,7 @@ def find_problems(config: Config) -> Iterator[str]:
 def _names(config: Config) -> Iterator[str]:
     for key, given, there in (
         ("agent.collectors", config.agent.collectors, tuple(name for name, _ in COLLECTORS)),
-        ("detect.detectors", config.detect.detectors, tuple(name for name, _ in DETECTORS)),
+        ("detect.detectors", config.detect.detectors, tuple(d.partition(":")[0].rpartition(".")[2] for d in DETECTORS)),
     ):
         for name in given:
             if name not in there:
@@ -68,7 +68,7 @@ def _kubernetes(config: Config) -> Iterator[str]:
     if said.api == "off" or not (said.api or said.cluster):
         return
     try:
-        settings(config).connect(os.environ)
+        kubernetes_settings(config).connect(os.environ)
     except ValueError as error:
         yield str(error)
     yield from _unreadable("kubernetes.token_file", said.token_file)

@@ -24,7 +24,7 @@ def _agent(folder: Path, address: str, **agent: Any) -> AgentProcess:
     )
 
 
-def _arrived(address: str, wanted: Callable[[list[Message]], bool], timeout_s: float = 60.0) -> list[Message]:
+def _arrived(address: str, wanted: Callable[[list[Message]], bool], timeout_s: float = 120.0) -> list[Message]:
     """All messages of both topics, as soon as they are what is wanted."""
     consumer = KafkaBus(KafkaSettings(bootstrap=address)).consumer([SAMPLES, EVENTS], f"look{time.time_ns()}")
     found: list[Message] = []

@@ -104,3 +104,32 @@ def test_folder_below_a_file_is_a_problem(tmp_path: Path) -> None:
     assert len(problems) == 2
     assert problems[0].startswith("respond.webhooks.ops.secret_file")
     assert problems[1].startswith("agent.state_dir")
+
+
+def test_what_cannot_work_is_found_before_the_start(tmp_path: Path) -> None:
+    """Names that are none, programs, sockets, addresses and files of the sources: a line each, with key and value."""
+    (tmp_path / "file").write_text("")
+    said: list[tuple[dict[str, dict[str, object]], str]] = [
+        ({"agent": {"collectors": ["host", "nvlm"]}}, "agent.collectors: there is no 'nvlm'; there are nvml"),
+        ({"detect": {"detectors": ["rulez"]}}, "detect.detectors: there is no 'rulez'; there are rules"),
+        ({"slurm": {"bin": str(tmp_path)}}, f"slurm.bin = {tmp_path}: no scontrol in it"),
+        ({"steps": {"socket": "steps.sock"}}, "steps.socket = steps.sock: not an absolute path"),
+        ({"steps": {"socket": str(tmp_path / "file")}}, f"steps.socket = {tmp_path}/file: is there and no socket"),
+        ({"steps": {"socket": str(tmp_path / ("x" * 120))}}, f"steps.socket = {tmp_path}/xxx"),
+        ({"kubernetes": {"cluster": True, "api": "http://10.0.0.1"}}, "kubernetes.api = 'http://10.0.0.1'"),
+        ({"kubernetes": {"api": "https://h:1", "token_file": "/none"}}, "kubernetes.token_file = /none: no such file"),
+        ({"dcgm": {"ca_file": "/none"}}, "dcgm.ca_file = /none: no such file"),
+    ]
+    well = {"bus": {"spool_dir": str(tmp_path / "bus")}, "lake": {"path": str(tmp_path / "lake")}}
+    state = {"state_dir": str(tmp_path / "state")}
+    for settings, words in said:
+        config = parse({**well, **settings, "agent": state | settings.get("agent", {})}, "g")
+        assert any(line.startswith(words) for line in find_problems(config)), words
+    config = parse({**well, "agent": state, "kubernetes": {"cluster": True, "api": "off"}}, "g")
+    assert list(find_problems(config)) == []
+
+
+def test_a_path_that_no_system_takes() -> None:
+    """Said where it is read, not where it is used."""
+    with pytest.raises(ConfigError, match="agent.state_dir = .*: a path cannot hold the character NUL"):
+        parse({"agent": {"state_dir": "/var/lib/x\0y"}}, "g")
