@@ -102,7 +102,7 @@ class _Seen:
 class TargetFiles:
     """``file_sd`` files by glob, read again when they change. One that cannot be read keeps its last targets.
 
-    JSON only: YAML would need a library that the agent has no other use for, and Prometheus reads both.
+    JSON by itself; YAML where PyYAML is installed (extra ``graynode[dcgm]``).
     """
 
     def __init__(self, patterns: Sequence[str]) -> None:
@@ -140,13 +140,22 @@ class TargetFiles:
 
 def parse_file(text: str, path: str) -> Iterable[Target]:
     """Targets of one ``file_sd`` file. ``WrongTarget`` names what is wrong with it."""
-    if path.endswith((".yml", ".yaml")) and not text.lstrip().startswith("["):
-        raise WrongTarget("YAML is not read; write the same list as JSON")
-    groups = json.loads(text)
+    groups = _yaml(text) if path.endswith((".yml", ".yaml")) else json.loads(text)
     if not isinstance(groups, list):
         raise WrongTarget("wanted is a list of objects with targets and labels")
     for group in groups:
         yield from _group(group)
+
+
+def _yaml(text: str) -> Any:  # noqa: ANN401 (any YAML)
+    try:
+        import yaml
+    except ModuleNotFoundError:
+        raise WrongTarget("YAML needs PyYAML: pip install 'graynode[dcgm]', or write the same list as JSON") from None
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise WrongTarget(f"not YAML: {' '.join(str(error).split())[:200]}") from error
 
 
 def _group(group: Any) -> Iterable[Target]:  # noqa: ANN401 (any JSON)
@@ -154,10 +163,12 @@ def _group(group: Any) -> Iterable[Target]:  # noqa: ANN401 (any JSON)
     labels = group.get("labels", {}) if isinstance(group, dict) else None
     if not isinstance(targets, list) or not isinstance(labels, dict):
         raise WrongTarget("wanted is a list of objects with targets (a list) and labels (an object)")
+    if any(isinstance(value, list | dict) for value in labels.values()):
+        raise WrongTarget("a label's value is no text")  # nor written out: a few aliases of YAML can be gigabytes
     texts = {str(name): str(value) for name, value in labels.items()}
     for one in targets:
         if not isinstance(one, str):
-            raise WrongTarget(f"target {one!r} is not a text")
+            raise WrongTarget(f"a target is not a text but {type(one).__name__}")
         shared = (
             texts if len(targets) == 1 else {k: v for k, v in texts.items() if k not in ("instance", *_NODE_LABELS)}
         )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -384,7 +386,7 @@ def test_addresses_as_prometheus_writes_them() -> None:
         ("", "cannot be used"),
         ("{}", "a list of objects"),
         ('[{"targets": "n1"}]', "a list of objects with targets"),
-        ('[{"targets": [7]}]', "target 7 is not a text"),
+        ('[{"targets": [7]}]', "a target is not a text but int"),
         ('[{"targets": ["n 1:9400"]}]', "without blanks"),
         ("[" * 100_000, "cannot be used"),
         ("- targets: [n1]", "cannot be used"),
@@ -406,8 +408,42 @@ def test_target_file_that_cannot_be_used_keeps_its_last_targets(tmp_path: Path, 
     assert files.read() == ([], [])
 
 
-def test_yaml_target_file_is_refused_with_the_way_out(tmp_path: Path) -> None:
-    """Prometheus reads both, graynode JSON only."""
-    (tmp_path / "a.yml").write_text("- targets: [n1:9400]\n")
+def test_target_files_in_yaml(tmp_path: Path) -> None:
+    """Prometheus reads both; what is no list of targets is refused and the last targets stay."""
+    at = tmp_path / "a.yml"
+    at.write_text("- targets: [n1:9400, 'n2:9400']\n  labels: {rack: r1, since: 2026-01-02}\n")
+    files = TargetFiles([str(tmp_path / "*.yml")])
+    assert [t.instance for t in files.read()[0]] == ["n1:9400", "n2:9400"]
+    for text, says in (
+        ("- targets: [n1:9400\n", "not YAML: "),
+        ("!!python/object/apply:os.system [id]\n", "not YAML: "),
+        ("targets: n1\n", "wanted is a list"),
+        ("- targets: [[n1]]\n", "a target is not a text but list"),
+        ("- targets: [n1:9400]\n  labels: {a: [1]}\n", "a label's value is no text"),
+    ):
+        at.write_text(text)
+        targets, (said,) = files.read()
+        assert says in said
+        assert len(targets) == 2
+
+
+def test_a_bomb_of_aliases_costs_nothing(tmp_path: Path) -> None:
+    """Thirty lines of YAML whose text would be gigabytes."""
+    lines = ["- &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"- &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 30)]
+    (tmp_path / "a.yml").write_text("\n".join([*lines, "- targets: [*a29]", "  labels: {b: *a29}"]))
     _, (said,) = TargetFiles([str(tmp_path / "*.yml")]).read()
-    assert "YAML is not read; write the same list as JSON" in said
+    assert len(said) < 300
+
+
+def test_yaml_without_its_library_says_what_to_install(tmp_path: Path) -> None:
+    """The agent's base install has none."""
+    (tmp_path / "a.yml").write_text("- targets: [n1:9400]\n")
+    code = f"""
+import sys
+sys.modules["yaml"] = None
+from graynode.collectors.dcgm.targets import TargetFiles
+print(TargetFiles([{str(tmp_path / "*.yml")!r}]).read()[1][0])
+"""
+    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert "pip install 'graynode[dcgm]'" in done.stdout

@@ -131,5 +131,5 @@ def test_what_cannot_work_is_found_before_the_start(tmp_path: Path) -> None:
 
 def test_a_path_that_no_system_takes() -> None:
     """Said where it is read, not where it is used."""
-    with pytest.raises(ConfigError, match="agent.state_dir = .*: a path cannot hold the character NUL"):
+    with pytest.raises(ConfigError, match=r"agent\.state_dir = .*: a path cannot hold the character NUL"):
         parse({"agent": {"state_dir": "/var/lib/x\0y"}}, "g")
