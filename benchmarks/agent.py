@@ -170,7 +170,7 @@ def main() -> int:
     """Run and print; 1 if the budget is not kept."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--collectors", default="nvml,kernel_log,infiniband,host")
+    parser.add_argument("--collectors", default="nvml,kernel_log,infiniband,ethtool,services,slurm,kubernetes,host")
     parser.add_argument("--kafka", action="store_true", help="a real broker behind the spool")
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()

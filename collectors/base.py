@@ -1,4 +1,4 @@
-"""The collector contract: one source, one file, read and parse apart.
+"""The collector contract: one source, one file or folder, read and parse apart.
 
 A collector reads its source when it is told to and gives rows of contract tables. It never sleeps, never
 retries and never logs per sample: the agent (``agent.py``) times, counts, catches and carries. It raises

@@ -99,7 +99,7 @@ class JobContext:
         return next((known[name] for known in tuple(self._aliases.values()) if name in known), name)
 
     def note_first_step(self, job_id: str, ts: datetime) -> None:
-        """A job's first step on this node was taken at ``ts``; the earliest counts, the latest 1,000 jobs are kept."""
+        """A job's first step here was taken at ``ts``; what was told first counts, the latest 1,000 jobs are kept."""
         known = self._first_steps
         if job_id not in known:
             self._first_steps = dict([*known.items(), (job_id, ts)][-_JOBS_KEPT:])

@@ -13,7 +13,8 @@ from typing import Final
 from graynode.pipeline.lock_file import LockFile, Taken
 
 _EPOCH: Final = "agent_epoch"
-_LOCK: Final = "agent.lock"
+LOCK: Final = "agent.lock"
+"""File of the state folder that the agent which runs over it holds locked; its content is the process id."""
 
 
 class StateUnusable(Exception):
@@ -23,7 +24,7 @@ class StateUnusable(Exception):
 def lock_state(state_dir: Path) -> LockFile:
     """Hold the folder for this process until what is returned is closed. ``StateUnusable`` if another has it."""
     try:
-        return LockFile(state_dir / _LOCK)
+        return LockFile(state_dir / LOCK)
     except Taken as taken:
         raise StateUnusable(
             f"{state_dir} is in use by another agent (process {taken.owner}); stop it, name another folder in "

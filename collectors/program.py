@@ -39,7 +39,7 @@ class Ended(NamedTuple):
 
 
 class Program:
-    """One run of a program by argument list, no shell. ``poll`` once a round; it never waits.
+    """One run of a program by argument list, no shell. ``poll`` once a round; it waits only as long as it is told to.
 
     ``deadline_s`` after which the program and its children are killed; ``most`` bytes that it may write, by default
     ``MAX_OUTPUT`` or a share of what the cgroup may use: else a program that writes for ever takes the agent with it.

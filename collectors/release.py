@@ -20,8 +20,6 @@ REQUEST: Final = "nvml_release.json"
 ANSWER: Final = "nvml_release_answer.json"
 LONGEST: Final = timedelta(hours=24)
 """Longer than any upgrade; a typing error or a clock that was set must not blind a node for a year."""
-PLANNED: Final = "planned: "
-"""Begins the reasons of ``quality`` rows about blindness that somebody wanted."""
 
 
 class Request(msgspec.Struct, frozen=True):

@@ -43,7 +43,7 @@ WHY: Final = "switched off in configuration (fields.off)"
 
 
 class Ear(Protocol):
-    """Takes ``quality`` rows (``nvml_rows.Teller``)."""
+    """Takes ``quality`` rows (``nvml.rows.Teller``)."""
 
     def quality(self, entity: str, field: str, state: str, reason: str, table: str = "gpu") -> None:
         """One row."""

@@ -28,7 +28,8 @@ _RECOVERY_ACTIONS: Final[Mapping[int, tuple[str, str, str]]] = {
     3: ("drain peer-to-peer work", "XID_154", "ticket"),
     4: ("drain and reset the GPU", "RESET_GPU", "ticket"),
 }
-"""Values of ``nvmlGpuRecoveryAction`` on which all driver branches agree (``schema.RECOVERY_ACTIONS``)."""
+"""Values of ``nvmlGpuRecoveryAction`` on which all driver branches agree; 0 asks for nothing. The enumeration is open:
+5, 6 and 7 mean different things in 580 and 615, so any other value asks a person and is never acted on."""
 
 
 class Action(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

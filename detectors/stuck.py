@@ -14,9 +14,8 @@ import polars as pl
 
 from graynode.detectors.findings import Candidate
 from graynode.detectors.frames import epoch_s
+from graynode.pipeline.schema import BY_HOURS
 
-REASON: Final = "normaliser: still: "
-"""How those rows' reasons begin (``pipeline.still.PREFIX``)."""
 _AGAIN_S: Final = 86_400.0
 _KEY: Final = ["cluster", "node_id", "entity", "field"]
 _SCHEMA: Final = {**dict.fromkeys(_KEY, pl.String), "told": pl.Float64}
@@ -28,7 +27,7 @@ def stuck(quality: pl.DataFrame, known: pl.DataFrame | None, now_s: float) -> tu
     before = known if known is not None else pl.DataFrame(schema=_SCHEMA)
     if not {*_KEY, "ts", "state", "reason", "node", "boot_id"} <= set(quality.columns):
         return before, []
-    ours = quality.lazy().filter(pl.col("reason").str.starts_with(REASON)).sort("ts", *_KEY)
+    ours = quality.lazy().filter(pl.col("reason").str.starts_with(BY_HOURS)).sort("ts", *_KEY)
     latest = ours.unique(_KEY, keep="last", maintain_order=True).filter(pl.col("state") != "measured").collect()
     if not latest.height:
         return before.clear(), []
@@ -40,7 +39,7 @@ def stuck(quality: pl.DataFrame, known: pl.DataFrame | None, now_s: float) -> tu
 
 def _candidate(row: Mapping[str, object], now_s: float) -> Candidate:
     since = row["ts"]
-    said = str(row["reason"]).removeprefix(REASON)
+    said = str(row["reason"]).removeprefix(BY_HOURS)
     return {
         **{name: row[name] for name in ("cluster", "node_id", "node", "boot_id")},
         "gpu_uuid": row["entity"],

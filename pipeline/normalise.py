@@ -17,14 +17,11 @@ import polars as pl
 from graynode.pipeline.cross_checks import Contradicted, cross_check
 from graynode.pipeline.decode import SOURCE
 from graynode.pipeline.lake_format import frame_schema
-from graynode.pipeline.schema import TABLES, Field
-from graynode.pipeline.still import PREFIX as STILL
+from graynode.pipeline.schema import BY_HOURS, BY_VALUES, TABLES, Field
 from graynode.pipeline.values import Verdict, bad_mask, checked_fields, judge, suspect
 
 ENTITY_COLUMN: Final = {"gpu": "gpu_uuid", "link": "link", "host": "node_id"}
 """What a ``quality`` row's entity is, per sample table."""
-PREFIX: Final = "normaliser: "
-"""Begins the reason of every ``quality`` row made here, so that the agent's own are not mistaken for them."""
 EARLIEST: Final = datetime(2000, 1, 1, tzinfo=UTC)
 AHEAD: Final = timedelta(days=1)
 """Later than this after arrival a time is nonsense: it would make partitions of days that are not there yet."""
@@ -70,7 +67,7 @@ class Normaliser:
     def restore(self, quality: pl.DataFrame) -> None:
         """Take what the table ``quality`` says of fields that were bad when the pipeline last stopped."""
         reason = pl.col("reason")
-        own = quality.filter(reason.str.starts_with(PREFIX) & ~reason.str.starts_with(STILL)).sort("ts")
+        own = quality.filter(reason.str.starts_with(BY_VALUES) & ~reason.str.starts_with(BY_HOURS)).sort("ts")
         keys = ("table_name", "cluster", "node_id", "entity", "field")
         for row in own.unique(keys, keep="last", maintain_order=True).iter_rows(named=True):
             key: Key = tuple(row[name] for name in keys)
@@ -171,7 +168,7 @@ class Normaliser:
                 return None
             began, held.since = held.since, None
             return _quality_row(key, {**row, "ts": began}, held.state, held.reason)
-        reason = PREFIX + verdict.reason
+        reason = BY_VALUES + verdict.reason
         untold = held is None or held.since is not None
         waits = row["ts"] if lasting and untold and row["last"] - row["ts"] < _LASTS else None
         self._remember(key, _Bad(verdict.state, reason, row["last"], waits))
@@ -181,7 +178,7 @@ class Normaliser:
         if held is None or (held.since is None and row["last"] - held.last < WELL_AGAIN):
             return None
         self._forget(key)
-        return None if held.since is not None else _quality_row(key, row, "measured", f"{PREFIX}plausible again")
+        return None if held.since is not None else _quality_row(key, row, "measured", f"{BY_VALUES}plausible again")
 
     def _remember(self, key: Key, bad: _Bad) -> None:
         field_states = self._bad.setdefault((key[0], key[4]), {})

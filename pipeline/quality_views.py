@@ -14,10 +14,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from graynode.pipeline.schema import TABLES
+from graynode.pipeline.schema import BY_HOURS, BY_VALUES, PLANNED, TABLES
 
-PLANNED: Final = "planned"
-"""Begins the reason of ``quality`` rows about blindness that somebody wanted (``graynode agent release``)."""
 _FORGET: Final = "INTERVAL 14 DAY"
 """A machine that is silent for longer is gone, not unseen: longer than most repairs take."""
 _WINDOW: Final = "INTERVAL 30 SECOND"
@@ -41,7 +39,7 @@ def fields() -> pa.Table:
 
 _SPELLS: Final = f"""
 WITH told AS (
-  SELECT *, starts_with(reason, 'normaliser: ')::INT + starts_with(reason, 'normaliser: still: ')::INT AS teller,
+  SELECT *, starts_with(reason, '{BY_VALUES}')::INT + starts_with(reason, '{BY_HOURS}')::INT AS teller,
     starts_with(reason, '{PLANNED}') AS planned
   FROM quality),
 turns AS (

@@ -105,18 +105,20 @@ CLOCK_EVENT_BITS: Final[Mapping[str, int]] = {
 }
 """``nvmlClocksEventReasons``: bits combine, so they are tested one by one, never by equality."""
 
+JOB_ENDED: Final = frozenset({"completed", "failed", "cancelled", "timeout", "node_fail"})
+"""States of table ``job`` in which it stays; ``requeued`` is the end of a placement, not of the job."""
+
 LINK_STATES: Final = ("active", "down", "init", "armed", "inactive", "sleep", "disabled", "unknown")
 """``sleep`` (an NVLink power state) and ``disabled`` (switched off by a person) are not ``down``."""
 
 QUALITY_STATES: Final = (
     "measured", "unsupported", "not_permitted", "error", "stale", "paused", "lost", "implausible",
 )  # fmt: skip
-
-RECOVERY_ACTIONS: Final[Mapping[int, str]] = {
-    0: "none", 1: "gpu_reset", 2: "node_reboot", 3: "drain_p2p", 4: "drain_and_reset",
-}  # fmt: skip
-"""``nvmlGpuRecoveryAction``, the values on which all driver branches agree. The enumeration is open:
-5, 6 and 7 mean different things in 580 and 615, so any other value asks a person and is never acted on."""
+PLANNED: Final = "planned: "
+BY_VALUES: Final = "normaliser: "
+BY_HOURS: Final = "normaliser: still: "
+"""How reasons in ``quality`` begin that others tell apart: blindness that somebody wanted, what the pipeline says of a
+field by its values, and what it says over hours. Each is a log of its own: none ends another's."""
 
 CAUSES: Final = (
     "slow_gpu", "memory_errors", "memory_degraded", "link_flap", "link_down", "link_degraded", "link_errors",

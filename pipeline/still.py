@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import polars as pl
 
-PREFIX: Final = "normaliser: still: "
-"""Begins the reason of ``quality`` rows made here."""
+from graynode.pipeline.schema import BY_HOURS
+
 STILL_FOR: Final = timedelta(hours=2)
 """Longer than warm-up and evaluation phases of a job; a sensor that stands for so long will for the next hours too."""
 ZERO_FOR_S: Final = 6 * 3600.0
@@ -76,7 +76,7 @@ class StillWatch:
 
     def restore(self, quality: pl.DataFrame) -> None:
         """Take what the table ``quality`` last said from here."""
-        own = quality.filter(pl.col("reason").str.starts_with(PREFIX)).sort("ts")
+        own = quality.filter(pl.col("reason").str.starts_with(BY_HOURS)).sort("ts")
         for row in own.iter_rows(named=True):
             key: Told = (row["cluster"], row["node_id"], row["entity"], row["field"])
             (self._told.discard if row["state"] == "measured" else self._told.add)(key)
@@ -250,5 +250,5 @@ def _count(field: str) -> pl.Expr:
 def _quality(row: dict[str, Any], field: str, state: str, said: str, ts: datetime) -> dict[str, Any]:
     return {
         "ts": ts, "cluster": row["cluster"], "node_id": row["node_id"], "node": row["node"], "boot_id": row["boot_id"],
-        "table_name": "gpu", "entity": row["gpu_uuid"], "field": field, "state": state, "reason": PREFIX + said,
+        "table_name": "gpu", "entity": row["gpu_uuid"], "field": field, "state": state, "reason": BY_HOURS + said,
     }  # fmt: skip

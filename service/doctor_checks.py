@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from graynode.collectors.driver_module import driver_module
+from graynode.collectors.epoch import LOCK
 from graynode.collectors.host_files import ClockState, clock_state
 from graynode.collectors.sysfs import text_of
 from graynode.pipeline.schema import VERSION
@@ -24,7 +25,6 @@ from graynode.service.config import Config
 
 _OTHERS_READ: Final = stat.S_IROTH | stat.S_IWOTH
 _GROUP_READ: Final = stat.S_IRGRP | stat.S_IWGRP
-_LOCK: Final = "agent.lock"
 _AGENT_USER: Final = "graynode"
 """Of ``deploy/graynode-agent.service``."""
 _OFFSET_S: Final = 1.0
@@ -93,7 +93,7 @@ def _unit_user() -> int | None:
 
 def running_agent(folder: Path, proc: Path) -> Check:
     """Whether an agent holds the state folder's lock, as the kernel lists locks: none is taken to find out."""
-    lock = folder / _LOCK
+    lock = folder / LOCK
     try:
         found = lock.stat()
         owner = lock.read_text(encoding="ascii", errors="replace").strip()[:20]

@@ -19,10 +19,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
+from graynode.collectors.epoch import LOCK
 from graynode.collectors.release import ANSWER, LONGEST, REQUEST, Answer, Request, read_answer, write
 from graynode.service.config import Config, ConfigError
 
-_LOCK: Final = "agent.lock"
 _WAIT_S: Final = 20.0
 """A round, and the few seconds that a child in a slow call may take to end."""
 _LOOK_S: Final = 0.1
@@ -115,7 +115,7 @@ def _wait(folder: Path, id_: str, wait_s: float) -> Answer | None:
 def running_agent(state_dir: Path) -> str | None:
     """The process id in the lock of the agent that runs over this folder; ``None`` where none does."""
     try:
-        fd = os.open(state_dir / _LOCK, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(state_dir / LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     try:

@@ -58,6 +58,11 @@ class Way(Protocol):
         """Length of the slices that it wants; each ends on a whole one."""
         ...
 
+    @property
+    def refused(self) -> Counter[str]:
+        """What of the slices was not taken, by the reason."""
+        ...
+
     def take(self, rows: Slice, end: datetime) -> list[Revision]:
         """Rows up to ``end``; gives what would have been told by then."""
         ...
@@ -116,8 +121,8 @@ class LivePath:
         self._stack.callback(producer.close)
         machine = Machine(cluster, _NOBODY, _NOBODY, "configured", _NOBODY, folder)
         epoch = int(start.timestamp() * 1e9)
-        self.misfits = Misfits()
-        self._batcher = Batcher(machine, epoch, driver_load=lambda: None, now=self._clock, misfits=self.misfits)
+        self._misfits = Misfits()
+        self._batcher = Batcher(machine, epoch, driver_load=lambda: None, now=self._clock, misfits=self._misfits)
         self._outbox = Outbox(producer)
         self._lake = Lake(str(folder / "lake"))
         self._landing = Landing(self._lake, DeadLetters(producer), clock=self._clock.epoch_s)
@@ -143,6 +148,11 @@ class LivePath:
             self._land(everything=False)
             self._judge()
         return self._told.taken()
+
+    @property
+    def refused(self) -> Counter[str]:
+        """Values that the contract does not take, by field."""
+        return Counter({f"values of {table}.{name}": n for (table, name), n in self._misfits.counts.items()})
 
     def finish(self) -> list[Revision]:
         """Let the windows' time pass, and judge the last ones."""

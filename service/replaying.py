@@ -11,6 +11,7 @@ import json
 import logging
 import threading
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -156,7 +157,7 @@ def _replay(
     finally:
         way.close()
     stopped = halt.is_set()
-    _say_end(time, screen, out, stopped)
+    _say_end(time, screen, out, stopped, way)
     return _STOPPED if stopped else 0
 
 
@@ -170,10 +171,9 @@ class _Time:
         self.rows = 0
 
     @property
-    def refused(self) -> str:
-        """What of the recording was not taken, and why."""
-        told = ", ".join(f"{count:,} {why}" for why, count in self._recording.refused.most_common(5))
-        return f"; not taken: {told}" if told else ""
+    def refused(self) -> Counter[str]:
+        """What of the recording could not be read, by the reason."""
+        return self._recording.refused
 
     def look(self) -> list[tuple[datetime, Slice]]:
         """The beginning, until it shows how far apart its samples are. ``ConfigError`` where it holds no row."""
@@ -182,7 +182,7 @@ class _Time:
         for some in rows.values():
             self.start = min(filter(None, (self.start, some[0]["ts"])))
         if self.start is None:
-            raise ConfigError(f"the recording holds no row with a time{self.refused}")
+            raise ConfigError(f"the recording holds no row with a time{_not_taken(self.refused)}")
         at = self._aligned(self.start, 30)
         found.append((at, rows))
         while not self._recording.finished and at - self.start < _LOOK and self.rows < _LOOK_ROWS:
@@ -257,10 +257,15 @@ class _Screen:
         return sum(said[0] != "resolved" for said in self._said.values())
 
 
-def _say_end(time: _Time, screen: _Screen, out: Path, stopped: bool) -> None:
+def _not_taken(refused: Counter[str]) -> str:
+    told = ", ".join(f"{count:,} {why}" for why, count in refused.most_common(5))
+    return f"; not taken: {told}" if told else ""
+
+
+def _say_end(time: _Time, screen: _Screen, out: Path, stopped: bool, way: Way) -> None:
     reached = f"{time.end:%Y-%m-%d %H:%M:%S}" if time.end else "its beginning"
     print(f"{'stopped' if stopped else 'over'} at {reached} UTC: {time.rows:,} rows, {screen.opened} incidents told, "
-          f"{screen.open} open at the end{time.refused}")  # fmt: skip
+          f"{screen.open} open at the end{_not_taken(time.refused + way.refused)}")  # fmt: skip
     question = "select * from incident_now"
     print(f'ask it: graynode sql --lake {out / "lake"} -c "{question}"')
 

@@ -18,7 +18,7 @@ from graynode.collectors.context import GpuKey, JobContext
 from graynode.collectors.dcgm.node import Node
 from graynode.collectors.dcgm.rows import Names, PageRows, Tally
 from graynode.collectors.dcgm.scraper import Pace, Scraper
-from graynode.collectors.dcgm.targets import Target, TargetFiles, WrongTarget, fleet_target, own_target
+from graynode.collectors.dcgm.targets import Target, TargetFiles, fleet_target, own_target
 from graynode.collectors.switches import Switches
 
 
@@ -94,6 +94,3 @@ class Dcgm:
 
     def _knows_job(self, uuid: str, instance: str | None) -> bool:
         return self._context is not None and self._context.of(GpuKey(uuid, instance)) is not None
-
-
-__all__ = ["Dcgm", "WrongTarget"]

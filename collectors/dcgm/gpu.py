@@ -7,11 +7,14 @@ from typing import Final
 
 from graynode.collectors.dcgm.labels import About
 from graynode.collectors.dcgm.values import Number, Refused
+from graynode.pipeline.schema import TABLES
 
 Tell = Callable[[str, str, str, str], None]
 """Takes entity, field, state and reason of one change."""
 
 _NEEDS_ECC: Final = ("row_remap", "bank_remap")
+_HELD: Final = frozenset(f.name for f in TABLES["gpu"].fields if f.name.endswith("_ns"))
+"""Times in which clocks were held."""
 _PACE_MAX: Final = 1.1
 """Seconds held back per second: none can grow faster than time; a tenth for when two pages were read."""
 _PACE_AFTER_S: Final = 120.0
@@ -131,14 +134,3 @@ class Gpu:
         elif "job_id" in self.bad:
             del self.bad["job_id"]
             tell(self.entity, "job_id", "measured", "")
-
-
-_HELD: Final = frozenset(
-    {f"violation_{name}_ns" for name in (
-        "power", "thermal", "sync_boost", "board_limit", "low_utilisation", "reliability", "app_clocks", "base_clocks",
-    )}
-    | {f"throttle_{name}_ns" for name in (
-        "sw_power_cap", "sync_boost", "sw_thermal", "hw_thermal", "hw_power_brake",
-    )}
-)  # fmt: skip
-"""Times in which clocks were held."""

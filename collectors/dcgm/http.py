@@ -24,7 +24,6 @@ _MAX_HEAD: Final = 64 << 10
 _CHUNK: Final = 256 << 10
 _HEX: Final = re.compile(rb"[0-9a-fA-F]{1,7}")
 """Up to 256 MiB; the page's own limit is met before."""
-_LITERAL: Final = re.compile(r"[0-9.]+|.*:.*")
 _REFUSED: Final = {401: "not permitted", 403: "not permitted", 404: "no such path", 503: "not available"}
 
 
@@ -152,7 +151,7 @@ class Client:
     async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         host, port = self._address.host, self._address.port
         name = host if self._tls is not None else None
-        found = [host] if _LITERAL.fullmatch(host) else await self._resolve(host, port)
+        found = [host] if self._address.literal else await self._resolve(host, port)
         for address in found[:-1]:
             with contextlib.suppress(OSError):
                 return await asyncio.open_connection(

@@ -19,7 +19,6 @@ FROZEN_S: Final = 300.0
 of a GPU that is powered grow with every reading."""
 _GAPS: Final = 5
 """Refreshes of the page that are remembered, to know how often there is one."""
-_ADDRESS: Final = re.compile(r"[0-9.]+|.*:.*")
 _WELL: Final = ("measured", "")
 
 
@@ -35,8 +34,7 @@ class Node:
     def __init__(self, target: Target, cluster: str, node_id: str, pages: PageRows, cadence_s: float) -> None:
         self.target, self._pages, self._cadence_s = target, pages, cadence_s
         self.node_id = node_id if target.own else target.node_id(cluster)
-        host = target.address.host
-        self._host_of_url = "" if _ADDRESS.fullmatch(host) else host
+        self._host_of_url = "" if target.address.literal else target.address.host
         self._name = target.node or self._host_of_url or target.instance
         self._state, self._since = _WELL, 0.0
         self._driver: str | None = None

@@ -6,6 +6,7 @@ A target's node is the machine that the agent runs on, or one of its own whose i
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from glob import glob
@@ -18,7 +19,9 @@ from graynode.pipeline.schema import stable_id
 _PATH: Final = "/metrics"
 _MAX_FILE: Final = 32 << 20
 MOST_TARGETS: Final = 20_000
-_NODE_LABELS: Final = ("node", "nodename", "hostname")
+NODE_LABELS: Final = ("node", "nodename", "hostname")
+"""Labels of a target that name its node, the first that there is."""
+_LITERAL: Final = re.compile(r"[0-9.]+|.*:.*")
 _PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -34,6 +37,11 @@ class Address:
     port: int
     path: str = _PATH
     tls: bool = False
+
+    @property
+    def literal(self) -> bool:
+        """Whether the host is an address already: it needs no resolver, and is nobody's name."""
+        return _LITERAL.fullmatch(self.host) is not None
 
     @property
     def host_header(self) -> str:
@@ -57,7 +65,12 @@ class Target:
 
     def node_id(self, cluster: str) -> str:
         """The id of a node of which nothing but its exporter's address is known."""
-        return stable_id("exporter", cluster, self.instance)
+        return exporter_node_id(cluster, self.instance)
+
+
+def exporter_node_id(cluster: str, instance: str) -> str:
+    """The id of the node behind an exporter, the same for rows that are scraped and rows that a Prometheus kept."""
+    return stable_id("exporter", cluster, instance)
 
 
 def own_target(url: str) -> Target:
@@ -71,7 +84,7 @@ def fleet_target(text: str, labels: Mapping[str, str] | None = None) -> Target:
     told = labels or {}
     scheme, path = told.get("__scheme__", "http"), told.get("__metrics_path__", _PATH)
     address = parse_address(text if "://" in text else f"{scheme}://{text}{path}")
-    node = next((told[name] for name in _NODE_LABELS if told.get(name)), "")
+    node = next((told[name] for name in NODE_LABELS if told.get(name)), "")
     return Target(address, told.get("instance") or address.instance, node=node[:256])
 
 
@@ -169,9 +182,7 @@ def _group(group: Any) -> Iterable[Target]:  # noqa: ANN401 (any JSON)
     for one in targets:
         if not isinstance(one, str):
             raise WrongTarget(f"a target is not a text but {type(one).__name__}")
-        shared = (
-            texts if len(targets) == 1 else {k: v for k, v in texts.items() if k not in ("instance", *_NODE_LABELS)}
-        )
+        shared = texts if len(targets) == 1 else {k: v for k, v in texts.items() if k not in ("instance", *NODE_LABELS)}
         yield fleet_target(one, shared)
 
 

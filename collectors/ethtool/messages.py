@@ -7,6 +7,7 @@ numbers; all integers are in the byte order of the machine. What is cut, or long
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Mapping
 from typing import Final
 
@@ -122,7 +123,7 @@ def number(attribute_: bytes | None) -> int | None:
     """An unsigned integer of 1, 2, 4 or 8 bytes."""
     if attribute_ is None or len(attribute_) not in (1, 2, 4, 8):
         return None
-    return int.from_bytes(attribute_, "little" if _LITTLE else "big")
+    return int.from_bytes(attribute_, sys.byteorder)
 
 
 def link_state(found: Mapping[int, bytes]) -> dict[str, int | str | None]:
@@ -158,6 +159,3 @@ def fec(found: Mapping[int, bytes]) -> dict[str, int | str | None]:
 def _total(values: bytes | None) -> int | None:
     """The first of an array of 64-bit counters; an empty array is no measurement."""
     return number(values[:8]) if values and len(values) % 8 == 0 else None
-
-
-_LITTLE: Final = struct.pack("=H", 1) == b"\1\0"

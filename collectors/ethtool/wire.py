@@ -55,11 +55,11 @@ class Kernel(Protocol):
         ...
 
     def link_state(self, interface: str) -> dict[str, int | str | None]:
-        """As ``ethtool_messages.link_state``."""
+        """As ``messages.link_state``."""
         ...
 
     def fec(self, interface: str) -> dict[str, int | str | None]:
-        """As ``ethtool_messages.fec``."""
+        """As ``messages.fec``."""
         ...
 
     def memory(self, interface: str, where: tuple[int, int, int, int]) -> bytes:

@@ -1,7 +1,7 @@
 """The Kubernetes API over HTTP as a pod sees it: one GET with a deadline and a bound, and a stream of lines.
 
 ``http.client`` of the standard library and no Kubernetes library: two kinds of request are made, and what comes back is
-decoded to the few fields that are wanted (``kubernetes_objects.py``). lightkube would bring httpx, PyYAML and models of
+decoded to the few fields that are wanted (``objects.py``). lightkube would bring httpx, PyYAML and models of
 the whole API into every node's agent.
 """
 
@@ -238,8 +238,3 @@ def _refusal(path: str, answer: http.client.HTTPResponse) -> ApiError:
         f"{path}: HTTP {answer.status}: {plain or answer.reason}",
         float(after) if after.isdecimal() and len(after) < 5 else 0.0,
     )
-
-
-def node_name(configured: str, env: Mapping[str, str], host_name: str) -> str:
-    """What Kubernetes calls this node: configured, told by the downward API as ``NODE_NAME``, or the host's name."""
-    return configured or env.get("NODE_NAME", "") or host_name.lower()

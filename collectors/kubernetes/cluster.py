@@ -1,6 +1,6 @@
 """A Kubernetes cluster as a whole, from one machine: states of all nodes, and what waits in Kueue's queues.
 
-Runs on one machine (``kubernetes.cluster`` in ``agent.collectors``); two would tell all twice. Rows about nodes
+Runs on one machine (``[kubernetes] cluster = true``); two would tell all twice. Rows about nodes
 carry ``node_id`` ``kubernetes:<node>`` and the node's name; view ``machine_names`` has the machine that each agent
 found itself to be. A job that waits has no node: it is told under ``kubernetes``.
 """
@@ -17,15 +17,15 @@ from typing import Any, ClassVar, Final
 
 from graynode.collectors.base import Machine, NoSource, Round, Row, Rows
 from graynode.collectors.kubernetes.following import KUEUE
-from graynode.collectors.kubernetes.jobs import ENDED, Queued, queued_of
+from graynode.collectors.kubernetes.jobs import Queued, queued_of
 from graynode.collectors.kubernetes.objects import Node, Workload
 from graynode.collectors.kubernetes.pods import controller
-from graynode.collectors.kubernetes.settings import Settings
+from graynode.collectors.kubernetes.settings import PATIENCE_S, Settings
 from graynode.collectors.kubernetes.store import Store
 from graynode.collectors.kubernetes.watch import Standing, Watch
 from graynode.collectors.state_file import StateFile
+from graynode.pipeline.schema import JOB_ENDED
 
-PATIENCE_S: Final = 30.0
 _MOST_NODES: Final = 50_000
 _MOST_WORKLOADS: Final = 100_000
 _GOOD_WHEN_TRUE: Final = "Ready"
@@ -60,7 +60,7 @@ def node_facts(node: Node) -> NodeFacts:
     ready = conditions.get(_GOOD_WHEN_TRUE)
     words = {"True": "Ready", "False": "NotReady"}
     state = words.get(ready.status, "Unknown") if ready else "Unknown"
-    reasons = [f"{ready.reason}" for _ in (1,) if ready and ready.status != "True" and ready.reason]
+    reasons = [ready.reason] if ready and ready.status != "True" and ready.reason else []
     reasons += sorted(
         f"{c.type}: {c.reason}" if c.reason else c.type
         for c in conditions.values()
@@ -160,11 +160,11 @@ class KubernetesCluster:
         facts, ended = self._queue.take()
         for waiting, gone in [*((w, False) for w in facts.values()), *((w, True) for w in ended)]:
             queued = waiting.queued
-            state = "cancelled" if gone and queued.state not in ENDED else queued.state
+            state = "cancelled" if gone and queued.state not in JOB_ENDED else queued.state
             key = [state, queued.reason, str(queued.admitted)]
             if self._jobs.get(waiting.job_id) == key or (gone and waiting.job_id not in self._jobs):
                 continue
-            if state in ENDED and waiting.job_id not in self._jobs:
+            if state in JOB_ENDED and waiting.job_id not in self._jobs:
                 continue  # over before the agent saw it
             self._jobs[waiting.job_id] = key
             yield {

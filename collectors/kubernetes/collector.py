@@ -13,11 +13,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from graynode.collectors.base import Machine, NoSource, Round, Row, Rows, utc_now
 from graynode.collectors.context import GpuKey, JobContext
-from graynode.collectors.kubernetes.api import node_name
 from graynode.collectors.kubernetes.cgroup import pod_of
 from graynode.collectors.kubernetes.devices import Known, by_number, gpu_minors, gpus_of
 from graynode.collectors.kubernetes.following import Following
@@ -26,15 +25,13 @@ from graynode.collectors.kubernetes.jobs import Changes, Placed, Queued, job_row
 from graynode.collectors.kubernetes.kubelet import Kubelet, Unreachable
 from graynode.collectors.kubernetes.objects import Node
 from graynode.collectors.kubernetes.pods import CONFIG_HASH, PodFacts, only_named
-from graynode.collectors.kubernetes.settings import Settings
+from graynode.collectors.kubernetes.settings import PATIENCE_S, Settings, node_name
 from graynode.collectors.kubernetes.watch import Standing
 from graynode.collectors.kubernetes.wire import Devices
 from graynode.collectors.kubernetes.workload import Work
 from graynode.collectors.state_file import StateFile
 from graynode.collectors.sysfs import text_of
 
-PATIENCE_S: Final = 30.0
-"""The API server may be away for so long before anything is said: its rolling update takes less."""
 _PodKey = tuple[str, str]
 
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Final
 
 from graynode.collectors.context import GpuKey
-from graynode.collectors.kubernetes.jobs import ENDED, Placed
+from graynode.collectors.kubernetes.jobs import Placed
 from graynode.collectors.kubernetes.pods import index_of, role_of, state_of
+from graynode.pipeline.schema import JOB_ENDED
 
 _MOST_GONE: Final = 64
 """Pods of a workload that have gone and are remembered until the workload is over here."""
@@ -62,7 +63,7 @@ def _current(pods: list[Placed]) -> list[Placed]:
     }
     return [
         p for p in pods
-        if newest.get(_place(p), p) is p or state_of(p.pod, gone=p.gone)[0] not in ENDED
+        if newest.get(_place(p), p) is p or state_of(p.pod, gone=p.gone)[0] not in JOB_ENDED
     ]  # fmt: skip
 
 

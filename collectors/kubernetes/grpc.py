@@ -21,7 +21,6 @@ import h2.exceptions
 import hpack
 
 MOST_BYTES: Final = 16 << 20
-UNIMPLEMENTED: Final = 12
 _UNKNOWN, _DEADLINE, _UNAVAILABLE, _INTERNAL = 2, 4, 14, 13
 _PREFIX: Final = struct.Struct(">BI")
 

@@ -21,8 +21,8 @@ from graynode.collectors.kubernetes.pods import (
     state_of,
 )
 from graynode.collectors.kubernetes.workload import Work
+from graynode.pipeline.schema import JOB_ENDED
 
-ENDED: Final = ("completed", "failed", "timeout", "node_fail", "cancelled")
 _LIVELIEST: Final = ("running", "allocated", "failed", "node_fail", "timeout", "cancelled", "completed")
 """A placement is what its liveliest pod is; of pods that have all ended, what the worst of them is."""
 UNKNOWN_END: Final = "no longer on this node; how it ended is not known"
@@ -40,11 +40,9 @@ class Queued:
     """What Kueue tells of a workload: since when it waited, when it was let in, and its size as a whole."""
 
     queue: str | None = None
-    priority: str | None = None
     since: datetime | None = None
     admitted: datetime | None = None
     requeues: int | None = None
-    pods: int | None = None
     gpus: int | None = None
     state: str | None = None
     reason: str | None = None
@@ -83,10 +81,9 @@ def queued_of(workload: Workload) -> Queued:
     admitted = _since(conditions.get("Admitted")) or _since(conditions.get("QuotaReserved"))
     state, reason = _queue_state(conditions)
     return Queued(
-        queue=spec.queue_name, priority=spec.priority_class_name,
+        queue=spec.queue_name,
         since=workload.metadata.creation_timestamp, admitted=admitted,
         requeues=status.requeue_state.count if status.requeue_state else None,
-        pods=sum(s.count for s in sets) if sets else None,
         gpus=_whole(sum(s.count * sum(gpus_asked(c.resources.limits) for c in s.template.spec.containers or ())
                         for s in sets)) if sets else None,
         state=state, reason=reason,
@@ -119,7 +116,7 @@ def job_row(pods: list[Placed], labels: Labels, first_step: datetime | None) -> 
     (state, reason), chosen = min(states, key=lambda one: _LIVELIEST.index(one[0][0] or "completed"))
     work, queued, end = chosen.work, chosen.queued, end_of(chosen.pod)
     said = {**chosen.pod.said, **(work.labels or {})}
-    over = state in ENDED
+    over = state in JOB_ENDED
     gpus = sorted({gpu.gpu_uuid for p in pods for gpu in p.gpus})
     return {
         "job_id": work.job_id,
@@ -158,7 +155,7 @@ class Changes:
             seen.add(job_id)
             if self.told.get(job_id) == key or self._ended.get(job_id) == key:
                 continue
-            if row["state"] in ENDED:
+            if row["state"] in JOB_ENDED:
                 self.told.pop(job_id, None)
                 self._ended[job_id] = key
             else:

@@ -26,7 +26,7 @@ class Unreachable(Exception):
 class Kubelet:
     """Asks over ``socket``, each time anew: the kubelet makes another socket when it starts again.
 
-    ``call`` is ``kubernetes_grpc.unary``. Raises ``NoSource`` where the HTTP/2 library is not installed.
+    ``call`` is ``grpc.unary``. Raises ``NoSource`` where the HTTP/2 library is not installed.
     """
 
     def __init__(self, socket: Path, deadline_s: float = 2.0, call: Callable[..., bytes] | None = None) -> None:

@@ -71,7 +71,6 @@ class PodSpec(_Part, frozen=True):
     """``spec`` of a pod."""
 
     node_name: str | None = None
-    priority_class_name: str | None = None
     containers: list[Container] | None = None
     resource_claims: list[msgspec.Raw] | None = None
 
@@ -96,7 +95,6 @@ class ContainerStatus(_Part, frozen=True):
 
     name: str = ""
     image_id: str = msgspec.field(name="imageID", default="")
-    container_id: str | None = msgspec.field(name="containerID", default=None)
     restart_count: int = 0
     state: ContainerState = ContainerState()
     last_state: ContainerState = ContainerState()
@@ -177,7 +175,6 @@ class WorkloadSpec(_Part, frozen=True):
     """``spec`` of a Kueue Workload."""
 
     queue_name: str | None = None
-    priority_class_name: str | None = None
     pod_sets: list[PodSet] | None = None
 
 

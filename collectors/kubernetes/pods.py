@@ -72,7 +72,6 @@ class PodFacts:
     started: datetime | None
     deleted: datetime | None
     disruption: str | None
-    priority: str | None
     gpus: int
     claims: int
     restarts: int
@@ -94,7 +93,7 @@ def only_named(namespace: str, name: str) -> PodFacts:
     """A pod of which the kubelet told the name, and nobody anything else."""
     return PodFacts(
         uid=f"{namespace}/{name}", namespace=namespace, name=name, said={}, owner=None, phase="Running", reason=None,
-        created=None, scheduled=None, started=None, deleted=None, disruption=None, priority=None, gpus=0, claims=0,
+        created=None, scheduled=None, started=None, deleted=None, disruption=None, gpus=0, claims=0,
         restarts=0, ends=(), images={},
     )  # fmt: skip
 
@@ -122,7 +121,7 @@ def trim(pod: Pod, labels: Iterable[str] = ()) -> PodFacts:
         phase=status.phase, reason=status.reason, created=meta.creation_timestamp,
         scheduled=scheduled.last_transition_time if scheduled and scheduled.status == "True" else None,
         started=status.start_time, deleted=meta.deletion_timestamp,
-        disruption=_disruption(conditions.get("DisruptionTarget")), priority=pod.spec.priority_class_name,
+        disruption=_disruption(conditions.get("DisruptionTarget")),
         gpus=sum(gpus_asked(c.resources.limits) for c in pod.spec.containers or ()),
         claims=len(pod.spec.resource_claims or ()),
         restarts=sum(c.restart_count for c in containers), ends=tuple(ends),

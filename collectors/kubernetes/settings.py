@@ -12,6 +12,8 @@ from graynode.collectors.kubernetes.jobs import Labels
 
 SOCKET: Final = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 OFF: Final = "off"
+PATIENCE_S: Final = 30.0
+"""The API server may be away for so long before anything is said: its rolling update takes less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +41,8 @@ class Settings:
             return None
         known = self.access
         return Api(Access(url, known.token_file, known.ca_file, known.timeout_s, known.silence_s))
+
+
+def node_name(configured: str, env: Mapping[str, str], host_name: str) -> str:
+    """What Kubernetes calls this node: configured, told by the downward API as ``NODE_NAME``, or the host's name."""
+    return configured or env.get("NODE_NAME", "") or host_name.lower()

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+import structlog
+
 from graynode.collectors.nvml.absence import way_out
 from graynode.collectors.nvml.presence import Presence
 from graynode.collectors.nvml.rows import Teller
 from graynode.collectors.nvml.session import Outcome, Session
-from graynode.collectors.release import PLANNED, Release, Request, one_line
+from graynode.collectors.release import Release, Request, one_line
+from graynode.pipeline.schema import PLANNED
+
+_log = structlog.get_logger()
 
 _ALL_GPUS: Final = "*"
 
@@ -72,7 +77,9 @@ class LettingGo:
         elif asked is None and on is not None:
             self._end(on, teller)
         if self._release.asked is not None:
-            self._release.answer(released=self._running is not None, holding=self._session.held_by())
+            problem = self._release.answer(released=self._running is not None, holding=self._session.held_by())
+            if problem:
+                _log.warning("whoever asked for the GPUs gets no answer", reason=problem)
         return self._running is not None
 
     def measured(self, teller: Teller) -> None:

@@ -72,7 +72,7 @@ _POLICIES: Final = (
 )  # fmt: skip
 
 PROCESSES: Final = _one("processes", "@processes", 3, instead=_one("processes", "@processes", 2))
-"""Their number; who they are is kept beside it (``nvml_calls.Processes``)."""
+"""Their number; who they are is kept beside it (``calls.Processes``)."""
 MEMORY: Final = Call(
     "@memory_v2", _MEMORY, pick=("total", "free", "used", "reserved"), wide=True,
     instead=Call("nvmlDeviceGetMemoryInfo", _MEMORY[:3], pick=("total", "free", "used"), wide=True),

@@ -153,6 +153,7 @@ class Answer(Struct, array_like=True, tag="answer"):
 
 Message = Hello | Happenings | Answer
 
+_INT64, _UINT64 = -(2**63), 2**64
 _encoder = msgspec.msgpack.Encoder()
 decode_setup = msgspec.msgpack.Decoder(Setup).decode
 decode_ask = msgspec.msgpack.Decoder(Ask).decode
@@ -160,8 +161,17 @@ decode_message = msgspec.msgpack.Decoder(Hello | Happenings | Answer).decode
 
 
 def frame(message: Struct) -> bytes:
-    """The message with its length in front."""
-    body = _encoder.encode(message)
+    """The message with its length in front. A reading that no integer of the wire holds goes as a float: one GPU's
+    nonsense must not end the reader of all, and whoever judges readings finds it out of range."""
+    try:
+        body = _encoder.encode(message)
+    except OverflowError:
+        if not isinstance(message, Answer):
+            raise
+        for read in message.reads:
+            for part in (read, *read.parts, *(read.links or ())):
+                part.values |= {n: float(v) for n, v in part.values.items() if not _INT64 <= v < _UINT64}
+        body = _encoder.encode(message)
     return FRAME.pack(len(body)) + body
 
 

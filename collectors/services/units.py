@@ -45,7 +45,7 @@ _RUNS_AT_BOOT: Final = frozenset({"enabled", "enabled-runtime", "static", "gener
 
 
 class Units:
-    """The part. ``ignored`` units are not watched; ``run`` and ``etc`` are roots, other ones in tests."""
+    """The part. ``units`` are watched; ``run`` and ``etc`` are roots, other ones in tests."""
 
     name: ClassVar[str] = "units"
 

@@ -1,7 +1,7 @@
 """What of Slurm's answers is new: rows of changes, and the memory that a restart of the agent keeps.
 
 Rows about other machines carry ``node_id`` ``slurm:<ClusterName>/<NodeName>`` and the NodeName as ``node``: Slurm knows
-no machine ids. A job that has no node yet is told under ``slurm:<ClusterName>``. ``docs/decisions/0009`` says why.
+no machine ids. A job that has no node yet is told under ``slurm:<ClusterName>``. ``docs/decisions/0010`` says why.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from graynode.collectors.base import Row
-from graynode.collectors.slurm.jobs import ENDED, Job
+from graynode.collectors.slurm.jobs import Job
 from graynode.collectors.slurm.nodes import Node, Partition, Reservation
 from graynode.collectors.slurm.text import hosts
-from graynode.pipeline.schema import stable_id
+from graynode.pipeline.schema import JOB_ENDED, stable_id
 
 _PLACED: Final = ("allocated", "running")
 _ORDER: Final = {"queued": 0, "allocated": 1, "running": 2}
@@ -52,7 +52,7 @@ class Jobs:
         for job_id, known in list(self.known.items()):
             known.missed = 0 if job_id in there else known.missed + 1
             if known.missed >= FORGET_AFTER:
-                if known.state not in ENDED:
+                if known.state not in JOB_ENDED:
                     yield from self._rows(
                         Job(job_id, None, reason="left the queue; how it ended is not known", hosts=known.hosts), now
                     )
@@ -60,7 +60,7 @@ class Jobs:
 
     def missing(self) -> list[str]:
         """Jobs that left the queue and whose end has not been told."""
-        return [job_id for job_id, known in self.known.items() if known.missed and known.state not in ENDED]
+        return [job_id for job_id, known in self.known.items() if known.missed and known.state not in JOB_ENDED]
 
     def ended(self, jobs: Iterable[Job], now: datetime) -> Iterator[Row]:
         """Rows of ends that the accounting or the completion log knows, and the queue does not show.
@@ -69,12 +69,12 @@ class Jobs:
         """
         for job in [*self._later.values(), *jobs]:
             known = self.known.get(job.job_id)
-            if known is not None and not known.missed and known.state not in ENDED:
+            if known is not None and not known.missed and known.state not in JOB_ENDED:
                 if len(self._later) < _MOST_LATER:
                     self._later[job.job_id] = job
                 continue
             self._later.pop(job.job_id, None)
-            if job.state in ENDED or (job.state == "requeued" and known is None):
+            if job.state in JOB_ENDED or (job.state == "requeued" and known is None):
                 yield from self.learn(job, now)
 
     def learn(self, job: Job, now: datetime) -> Iterator[Row]:
@@ -89,7 +89,7 @@ class Jobs:
         yield from self._rows(job, now)
 
     def _is_told(self, job: Job, known: Known) -> bool:
-        if job.state in ENDED and known.state in ENDED:
+        if job.state in JOB_ENDED and known.state in JOB_ENDED:
             return job.requeues is None or job.requeues == known.requeues
         same = job.state == known.state and (job.requeues or 0) == known.requeues
         return same and (job.hosts == known.hosts or job.state not in _PLACED)

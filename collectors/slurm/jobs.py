@@ -16,6 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from graynode.collectors.slurm.text import moment, number, records, word
+from graynode.pipeline.schema import JOB_ENDED
 
 STATES: Final[Mapping[str, str]] = {
     "PENDING": "queued", "CONFIGURING": "allocated", "STAGE_OUT": "running", "RUNNING": "running",
@@ -26,7 +27,6 @@ STATES: Final[Mapping[str, str]] = {
     "REQUEUED": "requeued", "REQUEUE_HOLD": "requeued", "REQUEUE_FED": "requeued", "SPECIAL_EXIT": "requeued",
 }  # fmt: skip
 """Slurm's word (squeue(1), job state codes) to the contract's. Another word is kept as the reason of a null state."""
-ENDED: Final = frozenset({"completed", "failed", "cancelled", "timeout", "node_fail"})
 _BASE: Final = (
     "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY",
     "PENDING", "SUSPENDED", "RUNNING",
@@ -130,11 +130,6 @@ def parse_completion(line: str) -> Job | None:
     return replace(job, state="requeued") if job and job.state == "queued" else job
 
 
-def is_gone(job: Job) -> bool:
-    """Whether this is how it ended."""
-    return job.state in ENDED
-
-
 # --- JSON -------------------------------------------------------------------------------------------------
 
 
@@ -169,9 +164,9 @@ def _of_json(job: _Job) -> Job | None:
         _int(job.restart_cnt),
         moment(_int(job.submit_time)),
         started,
-        moment(_int(job.end_time)) if state in ENDED else None,  # of a running job it is when its time is up
-        code if state in ENDED else None,
-        signal if state in ENDED else None,
+        moment(_int(job.end_time)) if state in JOB_ENDED else None,  # of a running job it is when its time is up
+        code if state in JOB_ENDED else None,
+        signal if state in JOB_ENDED else None,
     )
 
 
@@ -222,7 +217,7 @@ def _of_record(record: Mapping[str, str]) -> Job | None:
         return None
     state, own_word = _state([record.get("JobState", "")])
     begun = state not in (None, "queued", "requeued")
-    code, signal = _exit_pair(record.get("ExitCode")) if state in ENDED else (None, None)
+    code, signal = _exit_pair(record.get("ExitCode")) if state in JOB_ENDED else (None, None)
     return Job(
         str(job_id),
         state,
@@ -244,7 +239,7 @@ def _of_record(record: Mapping[str, str]) -> Job | None:
         number(record.get("Restarts")),
         moment(record.get("SubmitTime")),
         moment(record.get("StartTime")) if begun else None,
-        moment(record.get("EndTime")) if state in ENDED else None,
+        moment(record.get("EndTime")) if state in JOB_ENDED else None,
         code,
         signal,
     )
@@ -259,7 +254,7 @@ def _of_sacct(fields: list[str]) -> Job | None:
     if not job_id:
         return None
     state, own_word = _state([record["State"].partition(" ")[0]])  # "CANCELLED by 1000"
-    code, signal = _exit_pair(record["ExitCode"]) if state in ENDED else (None, None)
+    code, signal = _exit_pair(record["ExitCode"]) if state in JOB_ENDED else (None, None)
     shown = record["JobID"]
     return Job(
         str(job_id), state, shown if shown != str(job_id) and len(shown) < 64 else None, own_word,

@@ -37,11 +37,10 @@ class Parsed:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One format: the table it fills, the column that is its rows' id, and its parser of (text, cluster)."""
+    """One format: the table it fills, the cluster that its data is of, and its parser of (text, cluster)."""
 
     name: str
     table: str
-    id_column: str
     cluster: str
     parse: Callable[[str, str], Parsed]
 
@@ -198,8 +197,8 @@ def _fault_row(event: Any, cluster: str) -> Row:  # noqa: ANN401 (any JSON)
 FORMATS: Final[Mapping[str, Format]] = {
     f.name: f
     for f in (
-        Format("longhorn-sgemm", "probe", "run_id", "longhorn", longhorn_sgemm),
-        Format("infinitehbd", "event", "event_id", "infinitehbd", infinitehbd),
+        Format("longhorn-sgemm", "probe", "longhorn", longhorn_sgemm),
+        Format("infinitehbd", "event", "infinitehbd", infinitehbd),
     )
 }
 

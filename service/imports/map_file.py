@@ -22,7 +22,6 @@ from graynode.pipeline.schema import Field
 from graynode.service.config import ConfigError, Section
 from graynode.service.imports.map_units import conversion, known
 
-TABLES: Final = ("probe", "step", "event", "job", "host", "gpu")
 NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
     "probe": ("operation", "value"),
     "step": ("job_id", "rank"),

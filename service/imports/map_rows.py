@@ -15,7 +15,7 @@ import pyarrow.parquet as pa_parquet
 from graynode.service.config import ConfigError
 from graynode.service.imports.formats import NotThisFormat
 from graynode.service.imports.map_file import Map
-from graynode.service.imports.reading import opened
+from graynode.service.imports.reading import opened, position
 from graynode.service.simulate import Progress
 
 PIECE_ROWS: Final = 50_000
@@ -97,7 +97,7 @@ def _csv(path: Path, wanted: Map, broken: Broken, told: Progress) -> Iterator[pl
         )
         for batch in reader:
             yield _frame(batch)
-            told(min(_position(file) / size, 1.0))
+            told(min(position(file) / size, 1.0))
 
 
 def _header(file: BinaryIO, wanted: Map) -> list[str]:
@@ -107,11 +107,6 @@ def _header(file: BinaryIO, wanted: Map) -> list[str]:
     text = line.decode("utf-8-sig", "replace").rstrip("\r\n")
     quote = wanted.csv.quote
     return [cell.strip(quote) for cell in text.split(wanted.csv.separator)]
-
-
-def _position(file: BinaryIO) -> int:
-    packed = getattr(file, "fileobj", None)
-    return int((packed or file).tell())
 
 
 def _frame(batch: pa.RecordBatch) -> pl.DataFrame:

@@ -53,7 +53,7 @@ def hash_of(path: Path) -> str:
     return found.hexdigest()
 
 
-def position(file: TextIO) -> int:
+def position(file: TextIO | BinaryIO) -> int:
     """Bytes of the file as it lies on the disk that have been read, for a bar."""
     raw = getattr(file, "buffer", file)
     packed = getattr(raw, "fileobj", None)  # gzip's own file

@@ -1,7 +1,7 @@
 """Which value of nvidia-smi is which field: one table for its three forms (XML, ``-q`` text, CSV query).
 
 A name with ``|`` has alternatives, the preferred one first. Names are read without unit and in lower case, save XML,
-whose tags have underscores. What stands in no line here and in no line of ``NO_FIELD`` is new, and is counted as such.
+whose tags have underscores. What stands in no line here and in no line of ``smi_unused`` is new, and is counted as such.
 """
 
 from __future__ import annotations
@@ -261,11 +261,11 @@ def _groups(form: Form) -> Iterator[tuple[str, Entry]]:
     yield f"remapped{gap}rows/{histogram}", Entry("gpu", _HISTOGRAM, _nothing)
     kind = "processes/process_info/type" if form == "xml" else "processes/process id/type"
     yield kind, Entry("gpu", ("processes",), compute_process, 1, "sum")
-    in_part = "ecc_error_count/volatile_count/sram_uncorrectable" if form == "xml" else "shared fb memory usage/total"
+    # a MIG instance's own
     if form == "xml":
-        yield in_part, Entry("gpu", ("ecc_dbe_volatile_sram",), _COUNT)
+        yield "ecc_error_count/volatile_count/sram_uncorrectable", Entry("gpu", ("ecc_dbe_volatile_sram",), _COUNT)
         return
-    for name in ("total", "free", "used", "reserved"):  # a MIG instance's own
+    for name in ("total", "free", "used", "reserved"):
         yield f"shared fb memory usage/{name}", Entry("gpu", (f"mem_{name}_bytes",), _MIB)
 
 
@@ -278,6 +278,3 @@ def entries(form: Form) -> Mapping[str, Entry]:
     if form != "csv":
         made.update(_groups(form))
     return made
-
-
-FORMS: Final[tuple[Form, ...]] = ("xml", "text", "csv")

@@ -12,11 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from graynode.collectors.dcgm.labels import about
-from graynode.pipeline.schema import stable_id
+from graynode.collectors.dcgm.targets import NODE_LABELS, exporter_node_id
 
-NAMES: Final = ("node", "nodename", "hostname")
-"""Labels of a target that name its node, the first that there is; as the agentless scraper takes them."""
-GROUPED: Final = ("instance", "Hostname", *NAMES)
+GROUPED: Final = ("instance", "Hostname", *NODE_LABELS)
 """All labels that say which node a series of dcgm-exporter is of."""
 
 
@@ -73,12 +71,12 @@ class Homes:
 
     def _node(self, labels: Mapping[str, str], instance: str) -> dict[str, Any]:
         name = next(_names(labels), instance)
-        return {"cluster": self._cluster, "node": name, "node_id": stable_id("exporter", self._cluster, instance)}
+        return {"cluster": self._cluster, "node": name, "node_id": exporter_node_id(self._cluster, instance)}
 
 
 def _names(labels: Mapping[str, str]) -> Iterator[str]:
     """What a node is called, the best name first: the host part of ``[::1]:9400`` and ``host:9400`` comes last."""
-    for label in (*NAMES, "Hostname"):
+    for label in (*NODE_LABELS, "Hostname"):
         if labels.get(label):
             yield labels[label]
     instance = labels.get("instance", "")

@@ -20,9 +20,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kube_api_stub import NODES, PODS, Asked, KubeApi, Trouble
 
-from graynode.collectors.kubernetes.api import METADATA, Access, Api, ApiError, in_cluster, node_name
+from graynode.collectors.kubernetes.api import METADATA, Access, Api, ApiError, in_cluster
 from graynode.collectors.kubernetes.objects import Pod
 from graynode.collectors.kubernetes.pods import PodFacts, trim
+from graynode.collectors.kubernetes.settings import node_name
 from graynode.collectors.kubernetes.store import Expired, Store, WatchFailed
 from graynode.collectors.kubernetes.watch import Watch
 

@@ -183,6 +183,20 @@ def test_blank_by_its_own_type(tmp_path: Path) -> None:
         assert row["temp_margin_c"] == -4
 
 
+def test_a_number_that_no_integer_holds_costs_its_own_field(tmp_path: Path) -> None:
+    """KiB beyond 2^54 are bytes beyond 2^64: implausible on that GPU, and all others are read on."""
+    with rig(tmp_path) as node:
+        node.round()
+        for key in (f"fi.138.{standin.ALL_LINKS}", "fi.139.3"):
+            node.scenario.set(key, -400_000_000, 0)  # all but the lowest bits of an unsigned 64-bit counter
+        node.scenario.write()
+        rows = node.round()
+        told = quality(rows, node.scenario.uuid(0))
+        assert told["nvlink_tx_bytes"][0] == "implausible"
+        assert [row.get("nvlink_tx_bytes") is None for row in rows["gpu"]] == [True, False]
+        assert "event" not in rows
+
+
 def test_unknown_recovery_action_is_kept(tmp_path: Path) -> None:
     """The recovery action is an open enumeration: a number that no list has is told as it is."""
     with rig(tmp_path, gpus=1) as node:

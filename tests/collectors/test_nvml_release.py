@@ -15,10 +15,11 @@ from nvml_rig import Rig, events, quality, rig, samples
 from graynode.collectors.base import Rows
 from graynode.collectors.context import GpuKey, JobContext
 from graynode.collectors.health import children
-from graynode.collectors.release import ANSWER, PLANNED, REQUEST, Request, read_answer, write
+from graynode.collectors.release import ANSWER, REQUEST, Request, read_answer, write
 from graynode.detectors.base import Round as DetectionRound
 from graynode.detectors.event_rules import from_events
 from graynode.detectors.rules import Rules
+from graynode.pipeline.schema import PLANNED
 
 pytestmark = pytest.mark.nvml
 

@@ -9,16 +9,15 @@ from typing import Any
 import polars as pl
 from window_rounds import START, Cluster
 
-from graynode.detectors import stuck
 from graynode.detectors.base import TOLD
 from graynode.detectors.blind import Blind
 from graynode.pipeline.lake_format import conform
-from graynode.pipeline.still import PREFIX
+from graynode.pipeline.schema import BY_HOURS
 
 AT = START - timedelta(hours=3)
 
 
-def said(hours: float, state: str, reason: str = f"{PREFIX}41 all the time", **more: Any) -> dict[str, Any]:
+def said(hours: float, state: str, reason: str = f"{BY_HOURS}41 all the time", **more: Any) -> dict[str, Any]:
     row = {"cluster": "test", "node_id": "id-node001", "node": "node001", "table_name": "gpu", "entity": "GPU-001-3"}
     return {**row, "ts": AT + timedelta(hours=hours), "field": "temp_c", "state": state, "reason": reason, **more}
 
@@ -47,7 +46,7 @@ def test_it_is_told_once_a_day_for_the_digest() -> None:
 
 def test_what_moves_again_is_over_and_other_reasons_are_none() -> None:
     """The last word counts; a value out of range, or a lost GPU, is told by others."""
-    over = [said(0, "stale"), said(1, "measured", f"{PREFIX}it moves again")]
+    over = [said(0, "stale"), said(1, "measured", f"{BY_HOURS}it moves again")]
     assert found(over, [0]).is_empty()
     assert found([said(0, "implausible", "normaliser: 999 is above 150"), said(0, "lost", "gone")], [0]).is_empty()
     assert found([], [0]).is_empty()
@@ -59,8 +58,3 @@ def test_a_model_that_never_counts_is_one_finding() -> None:
     told = found(nodes, [0])
     assert told.height == 1
     assert told["severity"].to_list() == ["digest"]
-
-
-def test_the_words_are_those_of_the_pipeline() -> None:
-    """Detectors know the contract only, so the prefix is written twice and held equal here."""
-    assert stuck.REASON == PREFIX

@@ -1,10 +1,11 @@
-"""A simulated fleet's history as a Prometheus would have it: dcgm-exporter and node-exporter series.
+"""A simulated fleet's history as a Prometheus would have it: series of dcgm-exporter.
 
 Made from hour windows: gauges stay at the hour's mean with a little noise, counters grow evenly inside the hour.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 
@@ -51,7 +52,7 @@ def gpu_series(
     frames = [frame for _, frame in history(fleet, start, end, 3600, ("gpu",))]
     hours = pl.concat(frames, how="diagonal").sort("gpu_uuid", "ts")
     for (uuid,), of_gpu in hours.group_by(["gpu_uuid"], maintain_order=True):
-        rng = np.random.default_rng(abs(hash(str(uuid))) % 2**32)
+        rng = np.random.default_rng(zlib.crc32(str(uuid).encode()))  # a hash would be another in every process
         labels = _labels(fleet, of_gpu.row(-1, named=True))
         for run in _runs(of_gpu, jobs):
             named = labels | ({"hpc_job": str(run["job_id_last"][0])} if jobs and run["job_id_last"][0] else {})
@@ -59,24 +60,6 @@ def gpu_series(
             for metric in METRICS:
                 values = _values(metric, run, step_s, rng)
                 yield {"__name__": metric, **named}, list(zip(ts.tolist(), values.tolist(), strict=True))
-
-
-def node_series(fleet: Fleet, start: datetime, end: datetime, step_s: int = 300) -> Iterator[tuple[Labels, Samples]]:
-    """A few series of every node and port."""
-    at = np.arange(start.timestamp() + step_s, end.timestamp() + 1, step_s)
-    boot = start.timestamp() - 86_400.0
-    for node in fleet.node_names:
-        labels = {"instance": f"{node}:9100", "job": "node", "nodename": node}
-        for metric, value in (
-            ("node_load1", 3.5),
-            ("node_memory_MemTotal_bytes", 2e12),
-            ("node_boot_time_seconds", boot),
-        ):
-            yield {"__name__": metric, **labels}, [(ts, value) for ts in at.tolist()]
-        port = {**labels, "device": "mlx5_0", "port": "1"}
-        yield {"__name__": "node_infiniband_state_id", **port}, [(ts, 4.0) for ts in at.tolist()]
-        sent = [(ts, 1e9 * (ts - boot)) for ts in at.tolist()]
-        yield {"__name__": "node_infiniband_port_data_transmitted_bytes_total", **port}, sent
 
 
 def _labels(fleet: Fleet, row: Mapping[str, object]) -> dict[str, str]:

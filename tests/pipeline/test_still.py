@@ -14,8 +14,8 @@ from landing_kit import CLUSTER, T0, Log, gpu_row, land, message
 from graynode.pipeline.lake_format import conform
 from graynode.pipeline.normalise import Normaliser
 from graynode.pipeline.queries import Queries
-from graynode.pipeline.schema import QUALITY_STATES
-from graynode.pipeline.still import PREFIX, StillWatch
+from graynode.pipeline.schema import BY_HOURS, QUALITY_STATES
+from graynode.pipeline.still import StillWatch
 
 HOUR = 120
 
@@ -58,7 +58,7 @@ def test_a_temperature_that_does_not_follow_the_power_is_told_after_two_hours(ea
     [(gpu, field, state, since, reason)] = told
     assert (gpu, field, state) == ("GPU-0", "temp_c", "stale")
     assert state in QUALITY_STATES
-    assert reason.startswith(f"{PREFIX}41 all the time while power_w went from 9")
+    assert reason.startswith(f"{BY_HOURS}41 all the time while power_w went from 9")
     assert since >= T0 + timedelta(seconds=30 * 30)
     if each < 100:
         assert since <= T0 + timedelta(seconds=30 * (30 + each))
@@ -152,7 +152,7 @@ def test_nvlink_that_is_0_is_told_only_where_it_is_on_the_whole_model(links: int
 def test_a_restart_tells_nothing_twice_and_takes_nothing_back_unseen() -> None:
     """What was told is in the table ``quality``; standing still goes on, and only movement ends it."""
     row = {"cluster": CLUSTER, "node_id": "n1", "entity": "GPU-0", "field": "temp_c", "state": "stale"}
-    told_before = pl.DataFrame([{**row, "ts": T0, "table_name": "gpu", "reason": f"{PREFIX}41 all the time"}])
+    told_before = pl.DataFrame([{**row, "ts": T0, "table_name": "gpu", "reason": f"{BY_HOURS}41 all the time"}])
     watch = StillWatch()
     watch.restore(told_before)
     for hour in range(4):

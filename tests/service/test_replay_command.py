@@ -106,6 +106,24 @@ def test_samples_of_an_import_are_judged_by_the_hour(tmp_path: Path, capsys: pyt
     assert Lake(str(tmp_path / "lake")).read("gpu")["cluster"].unique().to_list() == ["site"]
 
 
+@pytest.mark.parametrize("apart_s", [1, 600])
+def test_what_the_contract_does_not_take_is_told(
+    apart_s: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A value of another type is counted in the last line, live or by the hour; the rest of the replay goes on."""
+    path = tmp_path / "r.jsonl"
+    with path.open("w") as out:
+        for i in range(30):
+            row = gpu(START + timedelta(seconds=apart_s * i), 0)
+            out.write(json.dumps({"table": "gpu", **row}, default=datetime.isoformat) + "\n")
+            bad = {"ts": row["ts"], **WHO, "load1": "much"}
+            out.write(json.dumps({"table": "host", **bad}, default=datetime.isoformat) + "\n")
+    assert replay(path, tmp_path / "out") == 0
+    last = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("over at"))
+    assert "not taken: " in last
+    assert "host" in last
+
+
 def test_a_second_run_is_refused(recording: Path, tmp_path: Path) -> None:
     """The memory of the first would judge it; the way out is said. A folder of something else is not taken either."""
     stopped = threading.Event()
