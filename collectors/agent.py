@@ -53,7 +53,7 @@ class Clock:
 class Settings:
     """``deadline_s``: a round that runs longer is reported as stuck. ``tick_s`` is 1 but in tests."""
 
-    batch_s: float = 5.0
+    batch_s: float = 10.0
     deadline_s: float = 10.0
     tick_s: float = 1.0
 

@@ -48,7 +48,7 @@ class Agent(Section, frozen=True):
         "kubernetes",
         "host",
     )
-    batch_s: Seconds = 5.0
+    batch_s: Seconds = 10.0
     deadline_s: Seconds = 10.0
     spool_max_bytes: Positive = 1 << 30
     metrics_listen: str = "127.0.0.1:9401"

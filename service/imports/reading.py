@@ -6,6 +6,7 @@ import codecs
 import gzip
 import hashlib
 import io
+import stat
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,9 @@ _CHUNK: Final = 1 << 20
 def opened(path: Path) -> Iterator[BinaryIO]:
     """The file's bytes, unpacked if they are gzip's. ``ConfigError`` where they cannot be had, then or later."""
     try:
+        mode = path.stat().st_mode  # before it is opened: that waits for a writer
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            raise ConfigError(f"{path}: is a pipe or a device, and files are read twice; write it into a file first")
         with path.open("rb") as raw:
             packed = raw.read(2) == GZIP
         with gzip.open(path) if packed else path.open("rb") as file:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 import subprocess
 import sys
@@ -191,6 +192,15 @@ def test_no_such_file(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="cannot be read") as error:
             run(_config(tmp_path), "infinitehbd", path)
         assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize("format_", ["nvidia-smi", "infinitehbd"])
+def test_what_is_no_file(tmp_path: Path, format_: str) -> None:
+    """A device has no end and a pipe can be read once: both are refused at once, with the way out."""
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(ConfigError, match=r"is a pipe or a device, .* write it into a file first"):
+            run(_config(tmp_path), format_, path)
 
 
 def test_records_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
