@@ -55,16 +55,16 @@ def tree(pid: int) -> list[int]:
 
 
 def read(pid: int) -> Reading:
-    """A reading of the tree below ``pid``."""
+    """A reading of the tree below ``pid``; programs that have ended are in their parents' CPU seconds."""
     pids = tree(pid)
-    ticks = 0
-    pss_kib = 0
+    ticks, kib = 0, 0
     for one in pids:
-        words = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(words[11]) + int(words[12])
-        rollup = Path(f"/proc/{one}/smaps_rollup").read_text()
-        pss_kib += next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
-    return Reading(ticks / os.sysconf("SC_CLK_TCK"), pss_kib / 1024, len(pids))
+        with contextlib.suppress(OSError):  # a program that ends while it is looked at
+            fields = Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split()
+            ticks += sum(int(field) for field in fields[11:15])
+            rollup = Path(f"/proc/{one}/smaps_rollup").read_text()
+            kib += next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
+    return Reading(ticks / os.sysconf("SC_CLK_TCK"), kib / 1024, len(pids))
 
 
 def child(folder: Path) -> int:

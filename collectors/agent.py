@@ -37,6 +37,8 @@ _GRACE_S: Final = 3.0
 """How long the end waits for rounds that run. Together with the flush it stays below the 10 s that service
 managers grant before they kill."""
 _FLUSH_S: Final = 5.0
+_GARBAGE: Final = 20_000
+"""Objects from one search for cycles to the next. A round's rows are some thousand and none of them is in a cycle."""
 _SETTLED_ROUNDS: Final = 12
 """By then every class was read and a batch was sent, so nothing is built for the first time any more."""
 
@@ -104,6 +106,7 @@ class Agent:
                 # what is there by now stays: the garbage collector need not walk it again and again
                 gc.collect()
                 gc.freeze()
+                gc.set_threshold(_GARBAGE)
         return self._end("asked to stop")
 
     def once(self) -> bool:

@@ -63,7 +63,10 @@ class Machine:
 
 
 class Collector(Protocol):
-    """What the agent knows of a source."""
+    """What the agent knows of a source.
+
+    One that reads slower classes only may say so with a class variable ``every_s``: rounds without them are not its.
+    """
 
     name: ClassVar[str]
     tables: ClassVar[tuple[str, ...]]

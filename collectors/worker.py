@@ -10,7 +10,7 @@ from typing import Final
 
 import structlog
 
-from graynode.collectors.base import Collector, NoSource, Round, Rows
+from graynode.collectors.base import CADENCES_S, Collector, NoSource, Round, Rows
 
 _log = structlog.get_logger()
 
@@ -56,15 +56,20 @@ class Worker:
         self._owed: frozenset[int] = frozenset()
         self._failures, self._not_before, self._last_error = 0, 0.0, ""
         self._last_at: float | None = None
+        every_s = getattr(collector, "every_s", CADENCES_S[0])
+        self._wants = frozenset(c for c in CADENCES_S if c >= every_s)
 
     def offer(self, ts: datetime, due: frozenset[int]) -> bool:
-        """Keep a round for ``run``. False if there is nothing to run: the one before still does, a back-off, or no
-        such source. A round that has not been begun gives way to the new one."""
+        """Keep a round for ``run``. False if there is nothing to run: the one before still does, a back-off, no such
+        source, or a round of classes that the collector does not read. A round that has not been begun gives way to
+        the new one."""
         if self.gone:
             return False
         with self._lock:
-            self.tally.expected += 1
             self._owed |= due
+            if not self._owed & self._wants:
+                return False
+            self.tally.expected += 1
             if self._busy_since is not None:
                 self.tally.missed += 1
                 return False

@@ -65,6 +65,7 @@ class Ethtool:
 
     name: ClassVar[str] = "ethtool"
     tables: ClassVar[tuple[str, ...]] = ("link", "quality")
+    every_s: ClassVar[int] = 10
 
     def __init__(self, machine: Machine, *, kernel: Kernel | None = None) -> None:
         self._net = machine.sys / "class/net"

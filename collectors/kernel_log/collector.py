@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 import time
@@ -22,6 +23,8 @@ from graynode.pipeline.schema import stable_id
 
 Format = Literal["kmsg", "dmesg", "journal"]
 _FUTURE: Final = timedelta(seconds=1)
+_KEEP_EVERY_S: Final = 10.0
+"""A log that grows every second need not cost a file every second: a kill makes this much more be read again."""
 
 
 class KernelLog:
@@ -58,6 +61,8 @@ class KernelLog:
         self._context = Context(own.get("context"))
         self._position: dict[str, Any] = own.get("position") or {}
         self._unsettled: deque[tuple[float, dict[str, Any]]] = deque()
+        self._to_keep: dict[str, Any] | None = None
+        self._kept_at = -math.inf
         self._device: KmsgDevice | None = None
         self._file: LogFile | None = None
         self._drained_at: datetime | None = None
@@ -224,8 +229,10 @@ class KernelLog:
         settled = None
         while self._unsettled and now - self._unsettled[0][0] >= self._settle_s:
             settled = self._unsettled.popleft()[1]
-        if settled:
-            self._state.save(settled)
+        self._to_keep = settled or self._to_keep
+        if self._to_keep and now - self._kept_at >= _KEEP_EVERY_S:
+            self._state.save(self._to_keep)
+            self._to_keep, self._kept_at = None, now
 
 
 def _file_time(record: Record, boot: datetime, now: datetime) -> tuple[datetime, str]:

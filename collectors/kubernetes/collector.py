@@ -44,6 +44,7 @@ class Kubernetes:
 
     name: ClassVar[str] = "kubernetes"
     tables: ClassVar[tuple[str, ...]] = ("job", "inventory", "quality")
+    every_s: ClassVar[int] = 10
 
     def __init__(
         self,

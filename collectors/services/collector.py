@@ -30,6 +30,7 @@ class Services:
 
     name: ClassVar[str] = "services"
     tables: ClassVar[tuple[str, ...]] = ("service", "event", "quality")
+    every_s: ClassVar[int] = 10
 
     def __init__(
         self,

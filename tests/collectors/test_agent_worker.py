@@ -182,3 +182,14 @@ def test_a_source_that_will_not_close_is_only_said() -> None:
     with capture_logs() as logged:
         _worker(Stubborn(), Hands()).close()
     assert [line["error"] for line in logged] == ["OSError: busy"]
+
+
+def test_a_source_of_slow_classes_is_left_in_peace_between_them() -> None:
+    """With ``every_s = 10`` a round of the 1 s class alone is none of its, and none that it missed."""
+    source, hands = Source(), Hands()
+    source.every_s = 10
+    worker = _worker(source, hands)
+    taken = [_take(worker, hands, due) for due in (ALL, FAST, FAST, frozenset({1, 10}), FAST)]
+    assert taken == [True, False, False, True, False]
+    assert [r.due for r in source.rounds] == [ALL, frozenset({1, 10})]
+    assert (worker.tally.expected, worker.tally.taken, worker.tally.missed) == (2, 2, 0)
