@@ -37,9 +37,11 @@ def fields() -> pa.Table:
     return pa.Table.from_pylist(rows, schema=_FIELDS)
 
 
+_SCHEDULER: Final = "coalesce(regexp_extract(reason, '^(slurm|kubernetes|kubernetes_cluster): ', 1), '')"
+"""Who says it, where two collectors speak of one table and machine: neither's word ends what the other said."""
 _SPELLS: Final = f"""
 WITH told AS (
-  SELECT *, starts_with(reason, '{BY_VALUES}')::INT + starts_with(reason, '{BY_HOURS}')::INT AS teller,
+  SELECT *, (starts_with(reason, '{BY_VALUES}') OR starts_with(reason, '{BY_HOURS}')) || {_SCHEDULER} AS teller,
     starts_with(reason, '{PLANNED}') AS planned
   FROM quality),
 turns AS (
@@ -61,11 +63,12 @@ FROM spells s LEFT JOIN gone g ON s.table_name = 'gpu' AND g.cluster = s.cluster
   AND g.gpu_uuid = s.entity AND g.until IS NOT NULL
 """
 
-_NOW: Final = """
+_NOW: Final = f"""
 SELECT date, ts, cluster, node_id, node, boot_id, table_name, entity, field, state, reason
 FROM quality_spells WHERE until IS NULL
 QUALIFY row_number() OVER (
-  PARTITION BY cluster, node_id, table_name, entity, field ORDER BY state <> 'measured' DESC, ts DESC) = 1
+  PARTITION BY cluster, node_id, table_name, entity, field, {_SCHEDULER}
+  ORDER BY state <> 'measured' DESC, ts DESC) = 1
 """
 
 _FIELDS_MISSING: Final = """

@@ -189,7 +189,7 @@ class KubernetesCluster:
         if state and self._said.get(table) != (state, reason):
             self._said[table] = (state, reason)
             said = {"table_name": table, "entity": self._machine.node_id, "field": "*", "state": state}
-            rows["quality"].append({**said, "reason": f"kubernetes: {reason}"[:400]})
+            rows["quality"].append({**said, "reason": f"kubernetes_cluster: {reason}"[:400]})
 
     def _save(self) -> None:
         self._saved_at = self._monotonic()

@@ -165,8 +165,8 @@ def test_no_kueue_is_said_once(rig: Rig) -> None:
     said = rig.until(collector, "quality", 2)
     states = {q["table_name"]: (q["state"], q["reason"]) for q in said}
     assert states == {
-        "job": ("unsupported", "kubernetes: Kueue is not installed"),
-        "node_state": ("measured", "kubernetes: the API server answers"),
+        "job": ("unsupported", "kubernetes_cluster: Kueue is not installed"),
+        "node_state": ("measured", "kubernetes_cluster: the API server answers"),
     }
 
 

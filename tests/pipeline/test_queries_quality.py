@@ -327,3 +327,15 @@ def test_spells_say_what_and_why(history: History) -> None:
     assert [(r["scope"], r["entity"], r["state"], r["seconds"]) for r in rows] == [
         ("gpu", "GPU-a", "error", 300), ("node", "n1", "lost", 3600),
     ]  # fmt: skip
+
+
+def test_two_schedulers_speak_each_for_itself(history: History) -> None:
+    """What Kubernetes says of its jobs neither hides nor ends what Slurm said of its own."""
+    history.said(0, "n1", "*", "error", "slurm: squeue does not answer", table="job")
+    history.said(1, "n1", "*", "error", "kubernetes: no API server", table="job")
+    history.said(2, "n1", "*", "stale", "kubernetes_cluster: no answer for 300 s", table="job")
+    history.said(3, "n1", "*", "measured", "kubernetes: the kubelet answers", table="job")
+    now = history.queries.rows("SELECT state, reason FROM quality_now WHERE table_name = 'job' ORDER BY reason")
+    assert [(row["state"], row["reason"].partition(":")[0]) for row in now] == [
+        ("measured", "kubernetes"), ("stale", "kubernetes_cluster"), ("error", "slurm"),
+    ]  # fmt: skip
