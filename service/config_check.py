@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +14,10 @@ import msgspec
 from graynode.collectors import COLLECTORS
 from graynode.detectors import DETECTORS
 from graynode.service.agent_jobs import kubernetes_settings
-from graynode.service.config import Config
+from graynode.service.config import Agent, Config
+from graynode.service.process import is_address
 
+_URL_CUT: Final = re.compile(r"(s3a?|gs|az|abfss?|https?):/?", re.IGNORECASE)
 _SOCKET_PATH: Final = 107
 """Linux: ``sun_path`` without its end, unix(7)."""
 
@@ -29,27 +32,49 @@ def run(config: Config) -> int:
 
 
 def find_problems(config: Config) -> Iterator[str]:
-    """One line per key whose file or folder cannot be used, with the way out."""
-    kafka = config.bus.kafka
-    for key in ("ca_file", "cert_file", "key_file", "password_file"):
-        path: Path | None = getattr(kafka, key)
-        if path is not None:
-            yield from _unreadable(f"bus.kafka.{key}", path)
-    for name, hook in config.respond.webhooks.items():
-        yield from _unreadable(f"respond.webhooks.{name}.secret_file", hook.secret_file)
+    """One line per key that cannot work here, with the way out."""
+    yield from _files(config)
     for key, folder in (("agent.state_dir", config.agent.state_dir), ("bus.spool_dir", config.bus.spool_dir)):
         yield from _unwritable(key, folder)
     if (config.dcgm.targets or config.dcgm.fleet or config.dcgm.fleet_files) and "dcgm" not in config.agent.collectors:
         yield "dcgm: targets are named, but agent.collectors has no 'dcgm': nothing reads them; add it there"
-    for key in ("ca_file", "authorization_file"):
-        path = getattr(config.dcgm, key)
-        if path is not None:
-            yield from _unreadable(f"dcgm.{key}", path)
+    if config.agent.kmsg != Agent().kmsg and not config.agent.kmsg.exists():
+        yield f"agent.kmsg = {config.agent.kmsg}: no such file; name this machine's kernel log"
     yield from _names(config)
     yield from _jobs(config)
     yield from _kubernetes(config)
-    if "://" not in config.lake.path:
-        yield from _unwritable("lake.path", Path(config.lake.path))
+    yield from _listens(config)
+    yield from _lake(config.lake.path)
+
+
+def _files(config: Config) -> Iterator[str]:
+    named: dict[str, Path | None] = {"simulated.faults": config.simulated.faults}
+    for key in ("ca_file", "cert_file", "key_file", "password_file"):
+        named[f"bus.kafka.{key}"] = getattr(config.bus.kafka, key)
+    for key in ("ca_file", "authorization_file"):
+        named[f"dcgm.{key}"] = getattr(config.dcgm, key)
+    for name, hook in config.respond.webhooks.items():
+        named |= {f"respond.webhooks.{name}.{key}": getattr(hook, key) for key in ("secret_file", "ca_file")}
+    for key, path in named.items():
+        if path is not None:
+            yield from _unreadable(key, path)
+
+
+def _listens(config: Config) -> Iterator[str]:
+    for role in ("agent", "pipeline", "detect", "respond"):
+        listen = getattr(config, role).metrics_listen
+        if listen and not is_address(listen):
+            yield f"{role}.metrics_listen = {listen!r}: not host:port; choose another, or '' for none"
+
+
+def _lake(path: str) -> Iterator[str]:
+    scheme, there, rest = path.partition("://")
+    if there and rest.strip("/"):
+        return
+    if not path or there or _URL_CUT.match(scheme):
+        yield f"lake.path = {path!r}: neither a folder nor an address such as s3://bucket/lake"
+    else:
+        yield from _unwritable("lake.path", Path(path))
 
 
 def _names(config: Config) -> Iterator[str]:
@@ -86,6 +111,9 @@ def _jobs(config: Config) -> Iterator[str]:
         yield f"slurm.bin = {config.slurm.bin}: no scontrol in it; name the folder of Slurm's programs"
     if config.steps.socket is not None:
         yield from _socket(config.steps.socket)
+    for unit in (*config.services.units, *config.services.ignore):
+        if not unit.strip():
+            yield "services.units: an empty name is no unit's; take it out"
     for pattern in config.job_log.paths:
         if not pattern.startswith("/"):
             yield f"job_log.paths = {pattern!r}: not an absolute path; begin it with /"

@@ -61,6 +61,12 @@ def quiet(level: int) -> Iterator[None]:
         structlog.configure(**before)
 
 
+def is_address(listen: str) -> bool:
+    """Whether a text is ``host:port``; an empty host is loopback."""
+    _, colon, port = listen.rpartition(":")
+    return bool(colon) and port.isdecimal() and int(port) <= _LAST_PORT
+
+
 def serve_metrics(role: str, listen: str) -> None:
     """Serve ``/metrics`` on ``host:port``; empty means none. ``ConfigError`` if the port is taken or is none."""
     if not listen:
@@ -69,7 +75,7 @@ def serve_metrics(role: str, listen: str) -> None:
 
     host, _, port = listen.rpartition(":")
     wrong = "not host:port"
-    if port.isdecimal() and int(port) <= _LAST_PORT:
+    if is_address(listen):
         try:
             prometheus_client.start_http_server(int(port), addr=host or "127.0.0.1")
         except OSError as error:

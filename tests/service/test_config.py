@@ -119,14 +119,23 @@ def test_what_cannot_work_is_found_before_the_start(tmp_path: Path) -> None:
         ({"kubernetes": {"cluster": True, "api": "http://10.0.0.1"}}, "kubernetes.api = 'http://10.0.0.1'"),
         ({"kubernetes": {"api": "https://h:1", "token_file": "/none"}}, "kubernetes.token_file = /none: no such file"),
         ({"dcgm": {"ca_file": "/none"}}, "dcgm.ca_file = /none: no such file"),
+        ({"simulated": {"faults": "/none"}}, "simulated.faults = /none: no such file"),
+        ({"agent": {"kmsg": "/none"}}, "agent.kmsg = /none: no such file"),
+        ({"services": {"units": [" "]}}, "services.units: an empty name"),
+        ({"detect": {"metrics_listen": "127.0.0.1:99999"}}, "detect.metrics_listen = '127.0.0.1:99999': not host:port"),
+        ({"agent": {"metrics_listen": "9401"}}, "agent.metrics_listen = '9401': not host:port"),
+        ({"lake": {"path": ""}}, "lake.path = ''"),
+        ({"lake": {"path": "s3:/bucket/lake"}}, "lake.path = 's3:/bucket/lake': neither a folder nor an address"),
+        ({"lake": {"path": "s3://"}}, "lake.path = 's3://': neither"),
     ]
     well = {"bus": {"spool_dir": str(tmp_path / "bus")}, "lake": {"path": str(tmp_path / "lake")}}
     state = {"state_dir": str(tmp_path / "state")}
     for settings, words in said:
         config = parse({**well, **settings, "agent": state | settings.get("agent", {})}, "g")
         assert any(line.startswith(words) for line in find_problems(config)), words
-    config = parse({**well, "agent": state, "kubernetes": {"cluster": True, "api": "off"}}, "g")
-    assert list(find_problems(config)) == []
+    for lake in ({}, {"lake": {"path": "s3://bucket/lake"}}):
+        config = parse({**well, "agent": state, "kubernetes": {"cluster": True, "api": "off"}, **lake}, "g")
+        assert list(find_problems(config)) == []
 
 
 def test_a_path_that_no_system_takes() -> None:
