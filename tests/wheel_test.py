@@ -16,7 +16,7 @@ from pathlib import Path
 AGENT_MUST_NOT_IMPORT = ("polars", "duckdb", "sklearn", "numpy", "deltalake")
 DATA = {
     "graynode.detectors": ("xid_policy.json", "thresholds.json"),
-    "graynode.collectors": ("demo_faults.toml", "acme_quantiles.json", "longhorn_offsets.csv"),
+    "graynode.collectors.simulated": ("demo_faults.toml", "acme_quantiles.json", "longhorn_offsets.csv"),
     "graynode.pipeline": ("py.typed",),
 }
 
