@@ -28,7 +28,7 @@ from graynode.collectors.simulated.faults import Fault, Plan, demo, read
 from graynode.collectors.simulated.fleet import Fleet, Spec
 from graynode.collectors.simulated.links import Outages
 from graynode.collectors.simulated.windows import history
-from graynode.detectors import DETECTORS, make, memory, slow, thermal
+from graynode.detectors import NAMES, make, memory, slow, thermal
 from graynode.detectors.event_rules import EventRules
 from graynode.detectors.incidents import Incidents
 from graynode.pipeline.codec import to_batch
@@ -96,7 +96,7 @@ def _one(asked: argparse.Namespace, seed: int, plan: Plan, folder: Path) -> None
         write(fleet, lake)
         _write_beyond(fleet, lake, beyond)
     wrote, began = time.perf_counter() - began, time.perf_counter()
-    rounds = Rounds(lake, "demo", {n: make(n) for n in _names()})
+    rounds = Rounds(lake, "demo", {n: make(n) for n in NAMES})
     first = max(asked.now - FINE, asked.now - timedelta(days=asked.days))
     rounds.prime(first)
     primed, began, cpu = time.perf_counter() - began, time.perf_counter(), time.process_time()
@@ -113,10 +113,6 @@ def _one(asked: argparse.Namespace, seed: int, plan: Plan, folder: Path) -> None
     if maxima is not None:
         with asked.maxima.open("a") as out:
             out.writelines(json.dumps({"seed": seed, **row}) + "\n" for row in maxima.rows())
-
-
-def _names() -> list[str]:
-    return [place.partition(":")[0].rpartition(".")[2] for place in DETECTORS]
 
 
 def _write_beyond(fleet: Fleet, lake: Lake, beyond: timedelta) -> None:

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "kit"))
 
 from window_rounds import Cluster
 
-from graynode.detectors import DETECTORS, make
+from graynode.detectors import NAMES, make
 
 ROUNDS = 41
 
@@ -31,8 +31,8 @@ def main(sizes: list[int]) -> None:
         rounds = list(Cluster(nodes=nodes, nodes_per_job=16).rounds(ROUNDS))
         total = 0.0
         print(f"{nodes * 8} GPUs, {nodes} nodes")
-        for place in DETECTORS:
-            detector = make(place.partition(":")[0].rpartition(".")[2])
+        for name in NAMES:
+            detector = make(name)
             state = detector.score(rounds[0], {}).state
             began = time.process_time()
             for round_ in rounds[1:]:

@@ -18,15 +18,17 @@ DETECTORS: Final = (
     "graynode.detectors.forest:Forest",
 )
 """Dotted module and class of every detector; the module's last name is the detector's own."""
+_PLACES: Final = {place.partition(":")[0].rpartition(".")[2]: place for place in DETECTORS}
+NAMES: Final = tuple(_PLACES)
+"""Every detector's name, in the order of the list."""
 
 
 def make(name: str) -> Detector:
     """A detector by its name, with the shipped thresholds. ``KeyError`` says which names there are."""
     import importlib
 
-    places = {place.partition(":")[0].rpartition(".")[2]: place for place in DETECTORS}
-    if name not in places:
-        raise KeyError(f"no detector {name!r}; there are {', '.join(places)}")
-    module, _, attribute = places[name].partition(":")
+    if name not in _PLACES:
+        raise KeyError(f"no detector {name!r}; there are {', '.join(NAMES)}")
+    module, _, attribute = _PLACES[name].partition(":")
     detector: Detector = getattr(importlib.import_module(module), attribute)()
     return detector

@@ -29,16 +29,20 @@ class Given(NamedTuple):
     health: Health
     context: JobContext
 
+    @property
+    def switches(self) -> Switches:
+        """Which fields are not read, or more seldom."""
+        return switches(self.config.fields.off, self.config.fields.every)
+
 
 Make = Callable[[Any, Given], Collector]
 
 
 def _nvml(class_: Any, given: Given) -> Collector:
-    fields = given.config.fields
     made: Collector = class_(
         given.machine,
         context=given.context,
-        switches=switches(fields.off, fields.every),
+        switches=given.switches,
         nvlink_watch_s=given.config.agent.nvlink_watch_s,
     )
     return made
@@ -147,8 +151,7 @@ def make_one(name: str, given: Given) -> Collector:
     class_, make = load(name), _MAKE.get(name)
     made: Collector = make(class_, given) if make else class_(given.machine)
     if isinstance(getattr(made, "switches", None), Switches):
-        fields = given.config.fields
-        made.switches = switches(fields.off, fields.every)  # type: ignore[attr-defined]  # those that have fields to leave out
+        made.switches = given.switches  # type: ignore[attr-defined]  # those that have fields to leave out
     return made
 
 

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from graynode.collectors import COLLECTORS
-from graynode.detectors import DETECTORS
+from graynode.detectors import NAMES
 from graynode.service.agent_jobs import kubernetes_settings
 from graynode.service.config import Agent, Config
 from graynode.service.process import is_address
@@ -80,7 +80,7 @@ def _lake(path: str) -> Iterator[str]:
 def _names(config: Config) -> Iterator[str]:
     for key, given, there in (
         ("agent.collectors", config.agent.collectors, tuple(name for name, _ in COLLECTORS)),
-        ("detect.detectors", config.detect.detectors, tuple(d.partition(":")[0].rpartition(".")[2] for d in DETECTORS)),
+        ("detect.detectors", config.detect.detectors, NAMES),
     ):
         for name in given:
             if name not in there:

@@ -21,6 +21,7 @@ from typing import Any, Final
 from graynode.collectors.base import CADENCES_S, Machine, NoSource, Round, Row
 from graynode.collectors.replay import Replay
 from graynode.dashboards.explain import one_line
+from graynode.detectors import NAMES
 from graynode.pipeline.lake import Lake, LakeError, LakeTooNew
 from graynode.pipeline.schema import EVENTS, SAMPLES, TABLES
 from graynode.service.config import Config, ConfigError
@@ -35,7 +36,6 @@ _LOOK_ROWS: Final = 20_000
 _STEP: Final = timedelta(seconds=30)
 _EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
 _STOPPED: Final = 130
-_DETECTORS: Final = ("rules", "ecc", "links", "pcie", "slow", "thermal", "blind", "forest")
 
 
 def run(
@@ -140,9 +140,9 @@ def _replay(
     step_s = median(spacings) if spacings else 1.0
     way: Way
     if step_s >= _COARSE_S:
-        way = HourPath(out, cluster, _DETECTORS, config.detect.resolve_after_s, step_s)
+        way = HourPath(out, cluster, NAMES, config.detect.resolve_after_s, step_s)
     else:
-        way = LivePath(out, cluster, start, _DETECTORS, config.detect.resolve_after_s)
+        way = LivePath(out, cluster, start, NAMES, config.detect.resolve_after_s)
     windows = "hours" if step_s >= _COARSE_S else "30 s windows"
     every = f"a sample every {step_s:g} s, judged in {windows}"
     print(f"from {time.start:%Y-%m-%d %H:%M:%S} UTC, {every}, cluster {cluster!r}", flush=True)

@@ -22,7 +22,8 @@ _VALUE: Final = struct.Struct("<IIqqIIQ")
 _UNSIGNED_32, _UNSIGNED_64 = 1, (2, 3)
 _FIELD_TYPES: Final = {0: "<d", _UNSIGNED_32: "<I", 4: "<q", 5: "<i", 6: "<H"}
 _C2C_COUNT, _C2C_STATUS, _C2C_BANDWIDTH = 170, 171, 172
-_NO_SUCH_LINK: Final = (pynvml.NVML_ERROR_INVALID_ARGUMENT, pynvml.NVML_ERROR_NOT_SUPPORTED)
+NO_SUCH_LINK: Final = (pynvml.NVML_ERROR_INVALID_ARGUMENT, pynvml.NVML_ERROR_NOT_SUPPORTED)
+"""What NVML answers for a link number beyond the GPU's last."""
 _BER_MANTISSA, _BER_EXPONENT = 8, 0xFF
 
 
@@ -140,7 +141,7 @@ class _PerLink:
             try:
                 found.append(read(link))
             except NVMLError as error:
-                if self._count or error.value not in _NO_SUCH_LINK:
+                if self._count or error.value not in NO_SUCH_LINK:
                     raise
                 break
         if not found:

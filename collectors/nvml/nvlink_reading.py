@@ -10,7 +10,7 @@ from typing import Any, Final
 import pynvml
 from pynvml import NVMLError
 
-from graynode.collectors.nvml.calls import converted, field_values
+from graynode.collectors.nvml.calls import NO_SUCH_LINK, converted, field_values
 from graynode.collectors.nvml.fields import NOT_SUPPORTED, SETTLED, WHOLE_GPU
 from graynode.collectors.nvml.gpu import GpuTrouble, Values, Watch
 from graynode.collectors.nvml.nvlink_fields import (
@@ -28,7 +28,6 @@ from graynode.collectors.nvml.nvlink_fields import (
 )
 from graynode.collectors.nvml.wire import NOT_AVAILABLE, Link, mark
 
-_NO_SUCH_LINK: Final = (pynvml.NVML_ERROR_INVALID_ARGUMENT, pynvml.NVML_ERROR_NOT_SUPPORTED)
 _A_CALL: Final = 8
 """Counters a call: one call of hundreds of answers would be long, and that would say nothing of the GPU's health."""
 _clock: Final = time.perf_counter
@@ -78,7 +77,7 @@ class Links:
                 try:
                     found[link] = self._state(link)
                 except NVMLError as error:
-                    if error.value not in _NO_SUCH_LINK:
+                    if error.value not in NO_SUCH_LINK:
                         raise
                     break
         if not found:

@@ -12,13 +12,12 @@ import polars as pl
 import pytest
 from window_rounds import EMPTY, START, Change, Cluster, Columns
 
-from graynode.detectors import DETECTORS, make
+from graynode.detectors import DETECTORS, NAMES, make
 from graynode.detectors.base import FINDING_COLUMNS, TOLD, Detector, Learner, Round, State
 from graynode.detectors.findings import FINDING_SCHEMA
 from graynode.detectors.forest import EVERY
 from graynode.pipeline.schema import CAUSES, SEVERITIES
 
-NAMES = [place.partition(":")[0].rpartition(".")[2] for place in DETECTORS]
 SICK = 11
 """Row of the GPU that a fault is put into: node 1, GPU 3."""
 BEGINS = 20

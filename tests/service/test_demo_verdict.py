@@ -5,7 +5,7 @@ from pathlib import Path
 
 from graynode.collectors.simulated.faults import read
 from graynode.collectors.simulated.fleet import Fleet, Spec
-from graynode.detectors import DETECTORS, make
+from graynode.detectors import NAMES, make
 from graynode.detectors.event_rules import EventRules
 from graynode.detectors.incidents import Incidents
 from graynode.pipeline.lake import Lake
@@ -38,7 +38,7 @@ def test_the_machines_with_faults_are_named_and_no_other(tmp_path: Path) -> None
     plan = read(tmp_path / "faults.toml", NOW)
     fleet, lake = Fleet(Spec(NOW, 12, 8, 5, 10.0, cluster="demo"), plan), Lake(str(tmp_path / "lake"))
     write(fleet, lake)
-    rounds = Rounds(lake, "demo", {name: make(name) for name in _names()})
+    rounds = Rounds(lake, "demo", {name: make(name) for name in NAMES})
     rounds.prime(SINCE)
     incidents, rules = Incidents("demo"), EventRules()
     told: dict[tuple[str, str], str] = {}
@@ -51,7 +51,3 @@ def test_the_machines_with_faults_are_named_and_no_other(tmp_path: Path) -> None
     truth = {(fleet.node_ids[fault.node], CAUSES[fault.kind]) for fault in fleet.faults}
     assert truth <= set(told), told
     assert {node for node, _ in told} == {node for node, _ in truth}, told
-
-
-def _names() -> list[str]:
-    return [place.partition(":")[0].rpartition(".")[2] for place in DETECTORS]
