@@ -289,7 +289,7 @@ def parse(settings: Mapping[str, Any], source: str) -> Config:
         config = msgspec.convert(settings, Config, strict=False, dec_hook=_path)
     except msgspec.ValidationError as error:
         message, _, where = str(error).partition(" - at ")
-        key = where.strip("`").removeprefix("$.") or "the file"
+        key = where.rpartition("`$.")[2].strip("`") or "the file"  # of a mapping's key: "`key` in `$.detect.…`"
         raise ConfigError(f"{source}: {_named(settings, key)}: {_allowed(key, message)}") from error
     if config.fields.off or config.fields.every:
         _check_switches(config.fields, source)
@@ -342,9 +342,11 @@ def _path(type_: type, value: Any) -> Path:
 def _allowed(key: str, message: str) -> str:
     """What the key takes: msgspec's words, or the list of values where there is one."""
     type_: Any = Config
-    for part in key.split("."):
+    for part in key.removesuffix("[...]").split("."):
         fields = {f.name: f.type for f in msgspec.structs.fields(type_)} if _is_section(type_) else {}
         type_ = fields.get(part)
+    if key.endswith("[...]") and get_origin(type_) is dict:
+        type_ = get_args(type_)[1]
     if get_origin(type_) is Literal:
         return f"allowed are {', '.join(map(str, get_args(type_)))}"
     return f"{message[0].lower()}{message[1:]}"

@@ -14,6 +14,11 @@ from graynode.service.config_check import find_problems
         ({"agnt": {}}, ("unknown key agnt", "did you mean agent?")),
         ({"agent": {"bach_s": 1}}, ("unknown key agent.bach_s = 1", "did you mean batch_s?")),
         ({"agent": {"zzz": 1}}, ("unknown key agent.zzz", "known: batch_s")),
+        (
+            {"detect": {"xid_severity": {"31": "loud"}}},
+            ("detect.xid_severity", "'loud'", "allowed are page, ticket, digest"),
+        ),
+        ({"detect": {"xid_severity": {"abc": "page"}}}, ("detect.xid_severity = {'abc': 'page'}", "^[0-9]{1,4}$")),
         ({"agent": {"batch_s": "soon"}}, ("agent.batch_s = 'soon'", "expected `float`")),
         ({"agent": {"batch_s": -1}}, ("agent.batch_s = -1", "> 0")),
         ({"bus": {"kind": "kafak"}}, ("bus.kind = 'kafak'", "allowed are spool, kafka")),
