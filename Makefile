@@ -37,7 +37,7 @@ test-long: .venv/.server ## the suites that take minutes each
 check: .venv/.server ## lint, format, types, import directions, generated documents
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
-	.venv/bin/mypy $(PACKAGES:%=-p graynode.%)
+	.venv/bin/mypy $(PACKAGES:%=-p graynode.%) -p graynode.benchmarks.detection
 	.venv/bin/lint-imports
 	$(PY) -I -m graynode.pipeline.contract_page --check docs/metrics.md
 
@@ -45,13 +45,13 @@ docs: .venv/.server ## write docs/metrics.md from the contract
 	$(PY) -I -m graynode.pipeline.contract_page docs/metrics.md
 
 bench: .venv/.server ## agent, pipeline, detection and hard-event benchmarks; they print machine, versions, seed and command
-	$(PY) -I benchmarks/agent.py
-	$(PY) -I benchmarks/pipeline.py
-	$(PY) -I benchmarks/detection_rounds.py
-	$(PY) -I benchmarks/hard_event.py
+	$(PY) -I benchmarks/speed/agent.py
+	$(PY) -I benchmarks/speed/pipeline.py
+	$(PY) -I benchmarks/speed/detection_rounds.py
+	$(PY) -I benchmarks/speed/hard_event.py
 
 bench-demo: .venv/.server ## what is found in the demonstration's fleet, against its truth, on three seeds
-	$(PY) -I benchmarks/demo_accuracy.py --seeds 1 2 3
+	$(PY) -I benchmarks/speed/demo_accuracy.py --seeds 1 2 3
 
 wheel: .venv/.server ## build the wheel into dist/
 	rm -rf build dist

@@ -274,6 +274,18 @@ def explain(
 
 
 @app.command()
+def evaluate(
+    track: Annotated[str, typer.Argument(help="slow, attribution, lemons, fleet or host (docs/evaluation.md).")],
+    data: Annotated[Path | None, typer.Option(help="Folder of the track's data, in its public set's format.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of everything that is drawn.")] = 1,
+    json_: Annotated[Path | None, typer.Option("--json", help="File for all figures as JSON.")] = None,
+    full: Annotated[bool, typer.Option("--full", help="The sizes that certify; takes long.")] = False,
+) -> None:
+    """How well detection does on a track, with intervals, beside the usual methods."""
+    _call("evaluate", track, data, seed, json_, full=full)
+
+
+@app.command()
 def doctor(
     config: ConfigPath = None,
     as_json: Annotated[bool, typer.Option("--json", help="For a machine.")] = False,

@@ -2,7 +2,7 @@
 
 What stands before the value of a line is the same scrape after scrape. So it is parsed once: its name and its label
 set are then found in two dictionaries, and of a line known only the value is read. A default dcgm-exporter page of
-eight GPUs takes about a tenth of a millisecond (``benchmarks/dcgm_scrape.py``).
+eight GPUs takes about a tenth of a millisecond (``benchmarks/speed/dcgm_scrape.py``).
 
 A line that cannot be read costs itself and is counted; a page is never refused.
 """

@@ -1,6 +1,6 @@
 """Import from a real VictoriaMetrics: samples a second and memory, over GPUs and days.
 
-    python -I benchmarks/prometheus_import.py --gpus 1000 --days 90
+    python -I benchmarks/speed/prometheus_import.py --gpus 1000 --days 90
 
 Twenty dcgm-exporter series a GPU at a five-minute step are made, loaded (once for a ``--folder``), and imported as
 history: hour windows, and with ``--samples`` the raw rows too. The importer's memory is read at every piece; flat
@@ -26,7 +26,7 @@ import numpy as np
 if TYPE_CHECKING:
     from prometheus_server import VictoriaMetrics
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "kit"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "kit"))
 
 END = datetime(2026, 11, 30, tzinfo=UTC)
 STEP_S = 300

@@ -1,4 +1,6 @@
-"""What is found in the demonstration's fleet, against its truth: ``python benchmarks/demo_accuracy.py --seeds 1 2 3``.
+"""What is found in the demonstration's fleet, against its truth.
+
+Run as ``python benchmarks/speed/demo_accuracy.py --seeds 1 2 3``.
 
 The whole way of detection without bus and processes: a simulated lake (35 days of hours, six hours of 30 s windows and
 some minutes beyond), priming, every round, hard events, incidents. ``--healthy`` leaves the faults out, so that every

@@ -1,7 +1,7 @@
 """The agent's budget: 8 GPUs at 1 Hz must cost at most 1 % of one core and 110 MiB.
 
-    python benchmarks/agent.py --seconds 60          # the budget: batches to a spool on this disk
-    python benchmarks/agent.py --seconds 60 --kafka  # the same with a real broker behind the spool (no limit is set)
+    python benchmarks/speed/agent.py --seconds 60          # the budget: batches to a spool on this disk
+    python benchmarks/speed/agent.py --seconds 60 --kafka  # the same with a real broker behind the spool (no limit)
 
 Run it on a quiet machine: pages that other Python processes share make PSS look smaller than on a node.
 
@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 LIMIT_CPU_PERCENT = 1.0
 LIMIT_PSS_MIB = 110.0
 WARM_UP_S = 15.0

@@ -1,4 +1,4 @@
-"""CPU time of a detection round, by detector and fleet size: ``python benchmarks/detection_rounds.py [NODES …]``.
+"""CPU time of a detection round, by detector and fleet size: ``python benchmarks/speed/detection_rounds.py [NODES …]``.
 
 Frames are made beforehand; lake and bus are not in it. 80 ms a round at 512 GPUs is the budget: 720 windows of a
 morning are made up for in a minute on one core.
@@ -13,7 +13,7 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "kit"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "kit"))
 
 from window_rounds import Cluster
 
@@ -26,7 +26,7 @@ def main(sizes: list[int]) -> None:
     """Print a table: milliseconds of CPU a round, all threads counted. The cluster's noise has a fixed seed."""
     libraries = ", ".join(f"{name} {version(name)}" for name in ("graynode", "polars", "numpy"))
     print(f"{platform.machine()}, {os.cpu_count()} CPUs, Python {platform.python_version()}, {libraries}")
-    print(f"command: benchmarks/detection_rounds.py {' '.join(map(str, sizes))}")
+    print(f"command: benchmarks/speed/detection_rounds.py {' '.join(map(str, sizes))}")
     for nodes in sizes:
         rounds = list(Cluster(nodes=nodes, nodes_per_job=16).rounds(ROUNDS))
         total = 0.0

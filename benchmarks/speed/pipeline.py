@@ -1,6 +1,6 @@
 """Message bytes to committed tables: values per core-second, bytes per value, and where the time goes.
 
-    .venv/bin/python -I benchmarks/pipeline.py [--nodes 64] [--minutes 10] [--rows 240] [--seed 1]
+    .venv/bin/python -I benchmarks/speed/pipeline.py [--nodes 64] [--minutes 10] [--rows 240] [--seed 1]
 
 Synthetic samples of 8-GPU nodes at 1 Hz: clocks, power, temperatures and utilisation that walk, counters that
 grow, limits that stand still, in 48 measured columns of table ``gpu`` besides its keys; a value is one non-null
@@ -161,7 +161,7 @@ def main() -> None:
     parse.add_argument("--seed", type=int, default=1)
     args = parse.parse_args()
     names = ("deltalake", "polars", "pyarrow", "numpy")
-    print("command:", "benchmarks/pipeline.py", *sys.argv[1:], f"(seed {args.seed})")
+    print("command:", "benchmarks/speed/pipeline.py", *sys.argv[1:], f"(seed {args.seed})")
     libraries = ", ".join(f"{name} {version(name)}" for name in names)
     print(
         "machine:", platform.platform(), cpu_name(), f"1 of {os.cpu_count()} cores; Python", platform.python_version()

@@ -1,7 +1,7 @@
 """A fleet read without anything on its nodes: 1,250 exporters × 8 GPUs every 10 s on one core.
 
-    python benchmarks/dcgm_scrape.py                 # the whole way: page, rows, messages in a spool on this disk
-    python benchmarks/dcgm_scrape.py --targets 200   # a smaller fleet
+    python benchmarks/speed/dcgm_scrape.py                 # the whole way: page, rows, messages in a spool on this disk
+    python benchmarks/speed/dcgm_scrape.py --targets 200   # a smaller fleet
 
 Pages are dcgm-exporter's shipped default set, 25 metrics of 8 GPUs with kubelet labels, each node with UUIDs of its own
 and energy that grows; a stand-in serves them from another process over kept connections. Measured is the agent with
@@ -27,7 +27,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests/kit"))
 import exporter_standin as standin  # noqa: E402 (of the test kit)
 

@@ -1,6 +1,6 @@
 """Kernel line to signed webhook: an Xid line is written, a loopback receiver notes when it is told.
 
-    python benchmarks/hard_event.py --lines 100
+    python benchmarks/speed/hard_event.py --lines 100
 
 Real processes (agent, detect, respond) over the spool, batches of samples every 5 s as by default, no pipeline and no
 lake. Each line is Xid 79 on a PCI address of its own: another GPU joins the machine's incident, which is news and not
@@ -19,7 +19,7 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "kit"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "kit"))
 
 from roles import Roles
 
