@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from graynode.detectors.base import Detector
+    from graynode.detectors.thresholds import Thresholds
 
 DETECTORS: Final = (
     "graynode.detectors.rules:Rules",
@@ -23,12 +24,15 @@ NAMES: Final = tuple(_PLACES)
 """Every detector's name, in the order of the list."""
 
 
-def make(name: str) -> Detector:
-    """A detector by its name, with the shipped thresholds. ``KeyError`` says which names there are."""
+def make(name: str, thresholds: Thresholds | None = None) -> Detector:
+    """A detector by its name, with a site's thresholds or the shipped. ``KeyError`` says which names there are."""
     import importlib
+    import inspect
 
     if name not in _PLACES:
         raise KeyError(f"no detector {name!r}; there are {', '.join(NAMES)}")
     module, _, attribute = _PLACES[name].partition(":")
-    detector: Detector = getattr(importlib.import_module(module), attribute)()
+    class_ = getattr(importlib.import_module(module), attribute)
+    takes = thresholds is not None and "thresholds" in inspect.signature(class_).parameters
+    detector: Detector = class_(thresholds) if takes else class_()
     return detector

@@ -3,7 +3,8 @@
 Days are kept, not samples: one number per entity, signal and day, 35 days deep. A day's centre is the mean of its
 clipped windows where it was gathered live, and the median of its hours where it was learned from history. The last
 week is left out so that a slow decline does not become its own normal; a moving average would swallow ramps.
-Windows of a suspect are not learned. A new driver, power limit or MIG mode ends the baseline; a new job does not.
+Windows of a suspect are not learned, and while it is one its baseline stays what it was, however many days that takes.
+A repair, or another driver, VBIOS, power limit or MIG profile, ends the baseline; a new job does not.
 """
 
 from __future__ import annotations
@@ -45,18 +46,25 @@ def learn(memory: Arrays, signal: str, excess: Floats, healthy: Bools, clip: flo
 
 
 def roll(
-    memory: Arrays, history: pl.DataFrame | None, keys: pl.Series, signals: tuple[str, ...], now_s: float
+    memory: Arrays,
+    history: pl.DataFrame | None,
+    keys: pl.Series,
+    signals: tuple[str, ...],
+    now_s: float,
+    suspect: Bools | None = None,
 ) -> pl.DataFrame | None:
     """At the first window of a day: yesterday's centres into ``history``, baselines anew. In place for ``memory``.
 
-    The same frame comes back where no entity began a day.
+    Whoever is ``suspect`` keeps the baseline that it was found against: over weeks the days it rests on leave its reach,
+    and a fault that lasts would end by becoming the normal. The same frame comes back where no entity began a day.
     """
     today = np.floor(now_s / DAY_S)
     turning = ~(memory["day"] >= today)
     if not turning.any():
         return history
     history = join(history, _finished(memory, keys, signals, turning), today)
-    _anew(memory, history, keys, signals, turning, today)
+    _anew(memory, history, keys, signals, turning & ~suspect if suspect is not None else turning, today)
+    _next_day(memory, signals, turning, today)
     return history
 
 
@@ -82,16 +90,6 @@ def end(
     for name in columns(signals)[1:]:
         memory[name] = np.where(where, np.nan, memory[name])
     return None if history is None else history.filter(~pl.col("key").is_in(keys.filter(where).implode()))
-
-
-def changed(memory: Arrays, context: dict[str, Floats]) -> Bools:
-    """Whose context differs from the last known one; takes the new one over. A null is no change."""
-    different = np.zeros(len(next(iter(context.values()))), dtype=np.bool_)
-    for name, now in context.items():
-        before = memory[name]
-        different |= ~np.isnan(before) & ~np.isnan(now) & (before != now)
-        memory[name] = np.where(np.isnan(now), before, now)
-    return different
 
 
 def known(history: pl.DataFrame | None, keys: pl.Series, signals: tuple[str, ...]) -> Arrays:
@@ -142,15 +140,15 @@ def _anew(
     )
     for s in signals:
         base, days, is_firm = _choose(found, s)
-        anew = {
-            "base": base,
-            "days": days,
-            "firm": is_firm,
-            "day_total": np.zeros(len(base)),
-            "day_windows": np.zeros(len(base)),
-        }
-        for part, value in anew.items():
+        # Without days in reach the last known normal is better than none, and is no longer firm
+        base, is_firm = np.where(np.isnan(base), memory[f"{s}.base"], base), np.where(np.isnan(base), 0.0, is_firm)
+        for part, value in (("base", base), ("days", days), ("firm", is_firm)):
             memory[f"{s}.{part}"] = np.where(turning, value, memory[f"{s}.{part}"])
+
+
+def _next_day(memory: Arrays, signals: tuple[str, ...], turning: Bools, today: float) -> None:
+    for name in (f"{s}.{part}" for s in signals for part in ("day_total", "day_windows")):
+        memory[name] = np.where(turning, 0.0, memory[name])
     memory["day"] = np.where(turning, today, memory["day"])
 
 

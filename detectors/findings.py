@@ -14,7 +14,9 @@ from typing import Any, Final
 
 import polars as pl
 
+from graynode.detectors import shifts
 from graynode.detectors.base import FINDING_COLUMNS, Detector, Round
+from graynode.detectors.places import Place
 from graynode.pipeline import schema
 
 _TYPES: Final[Mapping[str, pl.DataType]] = {
@@ -28,10 +30,6 @@ _TYPES: Final[Mapping[str, pl.DataType]] = {
 }
 FINDING_SCHEMA: Final = {f.name: _TYPES[f.type] for f in schema.TABLES["finding"].fields}
 _P_STORED: Final = 1e-3
-_SHARED_NODES: Final = 5
-_SHARED_PART: Final = 0.2
-"""Five nodes and a fifth of those that share a job, a driver or the cluster: one cause, not many sick nodes."""
-_NAMED_NODES: Final = 20
 _PLACE: Final = ("pci_bus_id", "gpu_index")
 """Where a GPU sits: candidates bring it beside their own evidence."""
 
@@ -97,63 +95,22 @@ def _worst(candidates: Sequence[Candidate]) -> dict[tuple[str, str, str], Candid
 
 def _name_the_shift(candidates: list[Candidate], round_: Round) -> list[Candidate]:
     """Told findings of one signal on many nodes become one, about what these nodes share."""
-    by_signal: dict[tuple[str, str], list[Candidate]] = defaultdict(list)
-    for c in candidates:
-        if is_told(c) and c.get("node_id"):
-            by_signal[c["signal"], c["cause"]].append(c)
-    for told in by_signal.values():
-        shared = _shared_by(told, round_)
-        if shared is not None:
-            kept = [c for c in candidates if not any(c is t for t in told)]
-            return [*_name_the_shift(kept, round_), _shift(told, shared)]
-    return candidates
+    told = [c for c in candidates if is_told(c) and c.get("node_id")]
+    if not told:
+        return candidates
+    others = [c for c in candidates if not (is_told(c) and c.get("node_id"))]
+    return [*others, *shifts.named(told, round_, _shift)]
 
 
-def _shared_by(told: Sequence[Candidate], round_: Round) -> tuple[str, str | None, int] | None:
-    nodes = {c["node_id"] for c in told}
-    if len(nodes) < _SHARED_NODES:
-        return None
-    for subject, frame, column in (("job", round_.gpu, "job_id_last"), ("driver", round_.host, "driver_version_last")):
-        members = _members(frame, column)
-        everyone = set().union(*members.values()) if members else set()
-        for name, group in sorted(members.items()):
-            if nodes <= group and len(nodes) > _SHARED_PART * len(group) and len(group) < len(everyone):
-                return subject, name, len(group)
-    seen = set().union(*(_nodes(f) for f in (round_.gpu, round_.host, round_.link))) | nodes
-    return ("cluster", None, len(seen)) if len(nodes) > _SHARED_PART * len(seen) else None
-
-
-def _members(frame: pl.DataFrame, column: str) -> dict[str, set[str]]:
-    if not {column, "node_id"} <= set(frame.columns):
-        return {}
-    pairs = frame.select(column, "node_id").drop_nulls().unique()
-    return {str(name): set(group) for name, group in pairs.group_by(column).agg("node_id").iter_rows()}
-
-
-def _nodes(frame: pl.DataFrame) -> set[str]:
-    return set(frame.get_column("node_id").drop_nulls()) if "node_id" in frame.columns else set()
-
-
-def _shift(told: Sequence[Candidate], shared: tuple[str, str | None, int]) -> Candidate:
-    subject, name, of = shared
+def _shift(told: Sequence[Candidate], place: Place, of: int) -> Candidate:
     worst = max(told, key=lambda c: (_rank(c), _entity(c)))
-    nodes = sorted({c["node_id"] for c in told})
-    where = f"{subject} {name}" if name else "the cluster"
-    what = f"{len(nodes)} of {of} nodes of {where} shifted at once"
+    said = shifts.about([worst, *(c for c in told if c is not worst)], place, of)
+    kept = ("value", "baseline", "peer_median", "peers", "unit", "effect", "score", "threshold", "p_value")
     return {
-        **{k: worst.get(k) for k in ("cluster", "signal", "value", "baseline", "peer_median", "peers", "unit")},
-        **{k: worst.get(k) for k in ("effect", "score", "threshold", "p_value")},
-        "since": min((c["since"] for c in told if c.get("since")), default=None),
-        "subject": subject,
-        # No machine: a name of its own kind, so that nothing takes it for one and the store can place the row
-        "node_id": f"{subject}:{name or worst.get('cluster')}",
-        "node": f"{subject} {name or worst.get('cluster')}",
-        "cause": "monitoring_blind" if worst["cause"] == "monitoring_blind" else "fleet_shift",
+        **{k: worst.get(k) for k in kept},
+        **said,
         "severity": min("ticket", worst["severity"], key=lambda s: -schema.SEVERITIES.index(s)),
-        "message": f"{what} ({worst['signal']}); worst: {worst['message']}",
-        "action": f"Look for one cause that they share ({where}): a change of driver, network, cooling or job",
-        "evidence": {"nodes": nodes[:_NAMED_NODES], "nodes_told": len(nodes), "nodes_seen": of, "shared": name},
-        "_entity": f"{subject}/{name or ''}/{worst['signal']}",
+        "_entity": f"{place.kind}/{place.name}/{worst['signal']}/{worst['cause']}",
     }
 
 

@@ -93,6 +93,3 @@ FORGET_COUNT_S: Final = 7 * 86_400.0
 """A smaller count that both witnesses agree on for a week is the node's new size."""
 AGAIN_S: Final = 1800.0
 """While a condition lasts, it is stated again so often."""
-SHARED_NODES: Final = 5
-SHARED_PART: Final = 0.2
-"""As many nodes at once, and such a part of the cluster: one event, not many sick nodes."""

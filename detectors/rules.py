@@ -8,14 +8,13 @@ read here: ``event_rules`` does that without waiting for windows.
 from __future__ import annotations
 
 import json
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Final
 
 import numpy as np
 import polars as pl
 
-from graynode.detectors import gpu_count
+from graynode.detectors import gpu_count, shifts
 from graynode.detectors import rule_table as table
 from graynode.detectors.base import FINDING_COLUMNS, Round, Scored, State
 from graynode.detectors.event_rules import EventRules, from_events
@@ -23,6 +22,7 @@ from graynode.detectors.findings import FINDING_SCHEMA
 from graynode.detectors.frames import Bools, Floats, View, gpus, moment
 from graynode.detectors.gpu_words import named
 from graynode.detectors.memory import Arrays, recall, remember
+from graynode.detectors.places import Place
 from graynode.detectors.policy import Policy, shipped
 from graynode.detectors.rule_table import Rule
 from graynode.pipeline.schema import stable_id
@@ -62,7 +62,7 @@ class Rules:
         found += hosts
         now_s = round_.start.timestamp()
         kept["last"] = view.t_s.copy()
-        rows = [_row(f, round_) for f in _grouped(found, _nodes(round_))]
+        rows = [_row(f, round_) for f in _grouped(found, round_)]
         frame = pl.DataFrame(rows, schema=FINDING_SCHEMA, orient="row").select(FINDING_COLUMNS)
         ordered = frame.sort("node_id", "gpu_uuid", "signal", nulls_last=False)
         return Scored(ordered, {"gpu": remember(state.get("gpu"), view.keys, kept, now_s), "host": host_memory})
@@ -163,6 +163,11 @@ _EVIDENCE: Final = (
     "hold",
     "clears",
     "nodes",
+    "nodes_told",
+    "nodes_seen",
+    "shared",
+    "of_cause",
+    "title",
     "expected",
 )
 
@@ -186,45 +191,18 @@ def _row(finding: Finding, round_: Round) -> Finding:
     }
 
 
-def _nodes(round_: Round) -> int:
-    seen: set[str] = set()
-    for frame in (round_.gpu, round_.host):
-        if "node_id" in frame.columns:
-            seen.update(frame.get_column("node_id").to_list())
-    return len(seen - {None})
-
-
-def _grouped(found: Iterable[Finding], nodes: int) -> list[Finding]:
-    """Throttling that begins on a fifth of the cluster at once is one event of power, cooling or software."""
-    by_signal: Mapping[str, list[Finding]] = defaultdict(list)
+def _grouped(found: Iterable[Finding], round_: Round) -> list[Finding]:
+    """Throttling that begins in a rack, or on a fifth of the cluster, is one event of power, cooling or software."""
+    shared: list[Finding] = []
     kept: list[Finding] = []
     for finding in found:
-        shared = finding["signal"] in _SHARED and not finding.get("clears")
-        (by_signal[finding["signal"]] if shared else kept).append(finding)
-    for signal, group in sorted(by_signal.items()):
-        names = sorted({str(f["node_id"]) for f in group})
-        if len(names) >= table.SHARED_NODES and len(names) > table.SHARED_PART * nodes:
-            kept.append(_shift(signal, group, names, nodes))
-        else:
-            kept += group
-    return kept
+        (shared if finding["signal"] in _SHARED and not finding.get("clears") else kept).append(finding)
+    return kept + (shifts.named(shared, round_, _shift) if shared else [])
 
 
-def _shift(signal: str, group: list[Finding], names: list[str], nodes: int) -> Finding:
+def _shift(group: Sequence[Finding], place: Place, of: int) -> Finding:
     first = min(group, key=lambda f: (f["since"], str(f["node_id"]), str(f.get("gpu_uuid"))))
-    blind = first["cause"] == "monitoring_blind"
-    return {
-        "cluster": first["cluster"],
-        "subject": "cluster",
-        "node": f"cluster {first['cluster']}",
-        "cause": "monitoring_blind" if blind else "fleet_shift",
-        "severity": "ticket",
-        "signal": signal,
-        "value": float(len(names)),
-        "peers": nodes,
-        "unit": "nodes",
-        "since": first["since"],
-        "message": f"{len(names)} of {nodes} nodes at once: {first['message']}, and others alike",
-        "action": "Look for what they share: power or cooling of a row, a driver or container roll-out, a power cap.",
-        "nodes": names[:20],
-    }
+    said = shifts.about([first, *(f for f in group if f is not first)], place, of)
+    evidence = said.pop("evidence")
+    count = float(evidence["nodes_told"])
+    return {**said, **evidence, "severity": "ticket", "value": count, "peers": of, "unit": "nodes"}

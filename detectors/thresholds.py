@@ -9,7 +9,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -47,6 +47,22 @@ class Thresholds:
         if not lengths:
             raise KeyError(f"no threshold for {detector}.{signal} at {window_s} s")
         return self.rows[detector, signal, lengths[-1]].value
+
+
+def for_site(base: Thresholds, values: Mapping[tuple[str, str, int], float], set_id: str) -> Thresholds:
+    """``base`` with a site's own values in their place. ``ValueError`` for one that is not positive.
+
+    A signal that ``base`` does not know is left out: no detector would ask for it.
+    """
+    rows = dict(base.rows)
+    for key, value in values.items():
+        if not value > 0:
+            raise ValueError(f"threshold {key[0]}.{key[1]} is {value}, not positive")
+        if key in rows:
+            rows[key] = replace(rows[key], value=value, source=f"this site's set {set_id}", provisional=False)
+    named = [[*key, row.value] for key, row in sorted(rows.items())]
+    digest = hashlib.sha256(json.dumps(named, separators=(",", ":")).encode()).hexdigest()
+    return Thresholds(f"site {set_id}", digest, MappingProxyType(rows))
 
 
 def parse(text: str) -> Thresholds:

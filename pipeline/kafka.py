@@ -12,13 +12,14 @@ from graynode.pipeline.kafka_consumer import KafkaBusConsumer
 from graynode.pipeline.kafka_errors import ours
 from graynode.pipeline.kafka_producer import KafkaBusProducer
 from graynode.pipeline.kafka_settings import MAX_REQUEST_BYTES, KafkaSettings
-from graynode.pipeline.schema import ACTIONS, DEADLETTER, EVENTS, INCIDENTS, SAMPLES, TOPICS
+from graynode.pipeline.schema import ACTIONS, DEADLETTER, EVENTS, INCIDENTS, PEOPLE, SAMPLES, TOPICS
 
 __all__ = ["KafkaBus", "KafkaBusConsumer", "KafkaBusProducer", "KafkaSettings"]
 
 _DAY_MS: Final = 86_400_000
-_RETENTION_D: Final = {SAMPLES: 3, EVENTS: 14, DEADLETTER: 14, INCIDENTS: 400, ACTIONS: 400}
-"""Samples: a long weekend without a pipeline. Incidents and actions are few, and open ones are rebuilt from them."""
+_RETENTION_D: Final = {SAMPLES: 3, EVENTS: 14, DEADLETTER: 14, INCIDENTS: 400, ACTIONS: 400, PEOPLE: 400}
+"""Samples: a long weekend without a pipeline. Incidents, actions and what people say are few, and what is open is
+rebuilt from them."""
 _RETENTION_ELSE_D: Final = 7
 _ALREADY_EXISTS: Final = 36
 

@@ -14,11 +14,14 @@ from graynode.pipeline.codec import Message
 from graynode.pipeline.kafka_client import connected
 from graynode.pipeline.kafka_errors import ours
 from graynode.pipeline.kafka_settings import MAX_REQUEST_BYTES, KafkaSettings
+from graynode.pipeline.kafka_watch import unread
 
 _FETCH_BYTES: Final = 32 << 20
 _CLOSE_S: Final = 5.0
 _METADATA_MS: Final = 30_000
 """How soon a new topic or partition is noticed; the client's own 5 minutes leave it unread for so long."""
+_EMPTY_S: Final = 20.0
+"""A member that has held nothing for so long asks the broker whether anyone reads its topics: two joins and more."""
 
 
 class KafkaBusConsumer:
@@ -37,12 +40,9 @@ class KafkaBusConsumer:
         self._held: frozenset[Partition] = frozenset()
         self._pending: deque[Received] = deque()
         self._changed = threading.Event()
+        self._topics = list(topics)
         with ours(settings, f"join group {group}"):
-            self._client = _client(settings, group)
-            self._client.subscribe(list(topics), listener=_listener(self._changed))
-            for topic in topics:
-                # Without it the first assignment may be made before the topic is known, and so be empty.
-                self._client.partitions_for_topic(topic)
+            self._join()
 
     def poll(self, timeout_s: float, max_messages: int = 1000, max_bytes: int = 32 << 20) -> list[Received]:
         """Messages in order per partition, at least one if any comes within ``timeout_s``."""
@@ -51,6 +51,7 @@ class KafkaBusConsumer:
             while not self._pending:
                 left = max(deadline - self._monotonic(), 0.0)
                 self._fetch(left, max_messages)
+                self._join_again_if_forgotten()
                 if left == 0.0:
                     break
         return self._hand_out(max_messages, max_bytes)
@@ -88,7 +89,28 @@ class KafkaBusConsumer:
         """Leave the group, so that another member goes on at once."""
         self._held = frozenset()
         self._pending.clear()
-        self._client.close(autocommit=False, timeout_ms=int(min(self._settings.connect_timeout_s, _CLOSE_S) * 1000))
+        self._leave(self._client)
+
+    def _join(self) -> None:
+        self._client = _client(self._settings, self._group)
+        self._client.subscribe(self._topics, listener=_listener(self._changed))
+        for topic in self._topics:
+            # Without it the first assignment may be made before the topic is known, and so be empty.
+            self._client.partitions_for_topic(topic)
+        self._empty_since_s = self._monotonic()
+
+    def _join_again_if_forgotten(self) -> None:
+        """A client that waits while nobody reads its topics is made anew; see ``kafka_watch``."""
+        if self._held or self._monotonic() - self._empty_since_s < _EMPTY_S:
+            return
+        self._empty_since_s = self._monotonic()
+        if unread(self._settings, self._topics, self._group):
+            forgotten = self._client
+            self._join()
+            self._leave(forgotten)
+
+    def _leave(self, client: Any) -> None:
+        client.close(autocommit=False, timeout_ms=int(min(self._settings.connect_timeout_s, _CLOSE_S) * 1000))
 
     def _must_hold(self, partition: Partition) -> None:
         if _theirs(partition) not in (self._client.assignment() or ()):
@@ -126,6 +148,7 @@ class KafkaBusConsumer:
             return
         try:
             self._held = held
+            self._empty_since_s = self._monotonic()
             self._pending.clear()
             given = self._on_assigned(held) if self._on_assigned else {}
             for partition in held:

@@ -32,15 +32,21 @@ _ONCE: Final[Mapping[str, str]] = {
     "finding": "finding_id",
     "incident": "incident_id, revision",
     "action": "action_id",
+    "attribution": "attribution_id, revision",
     "probe": "run_id",
     "job": "cluster, node_id, job_id, state, requeues, ts",
     "node_state": "cluster, node_id, scheduler_state, state, reason, ts",
+    "node_day": "cluster, node_id, detector, signal, window_s, ts",
+    "threshold": "cluster, set_id, state, detector, signal, window_s, ts",
 }
 """What makes a row of an at-least-once table the same row."""
 
 _NOW: Final[Mapping[str, tuple[str, str, str]]] = {
     "incident_now": ("incident", "incident_id", "revision"),
     "job_now": ("job", "cluster, job_id, node_id", "ts"),
+    "attribution_now": ("attribution", "attribution_id", "revision"),
+    "label_now": ("label", "cluster, incident_id, node_id, period", "ts"),
+    "mute_now": ("mute", "cluster, node_id", "ts"),
 }
 """Change logs as of their latest row."""
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-VERSION: Final = (1, 1)
+VERSION: Final = (1, 2)
 """Contract version (major, minor). A reader takes any older one; unknown columns of a newer minor are
 dropped and counted; a newer major goes to the dead letters."""
 
@@ -87,8 +87,11 @@ EVENTS: Final = "graynode.events"
 FINDINGS: Final = "graynode.findings"
 INCIDENTS: Final = "graynode.incidents"
 ACTIONS: Final = "graynode.actions"
+PEOPLE: Final = "graynode.people"
 DEADLETTER: Final = "graynode.deadletter"
-TOPICS: Final = (SAMPLES, EVENTS, FINDINGS, INCIDENTS, ACTIONS, DEADLETTER)
+TOPICS: Final = (SAMPLES, EVENTS, FINDINGS, INCIDENTS, ACTIONS, PEOPLE, DEADLETTER)
+"""``people`` holds what persons say by the command line. A topic of its own, because a spool's topic has one writer:
+whoever has something to say holds it for as long as that takes (docs/decisions/0014-what-people-say.md)."""
 
 # --- enumerations -------------------------------------------------------------------------------------
 
@@ -127,6 +130,9 @@ CAUSES: Final = (
     "clock_skew", "fleet_shift",
 )  # fmt: skip
 """What an incident can be about. Closed: a new cause is a contract change."""
+
+VERDICTS: Final = ("infrastructure", "application", "scheduler", "neither", "unknown")
+"""What a job's end is put down to. ``neither``: nothing went wrong (its time was up, somebody cancelled it, it completed)."""
 
 SEVERITIES: Final = ("page", "ticket", "digest")
 OWNERS: Final = ("platform", "network", "vendor", "job_owner")
@@ -550,7 +556,7 @@ _JOB: Final = (
 )  # fmt: skip
 
 _SUBJECT: Final = (
-    _text("subject", "node, gpu, link, domain, switch, job or driver"),
+    _text("subject", "node, gpu, link, rack, domain, switch, rail, job, driver or cluster"),
     *_ENTITY,
     _word("cause", "one of CAUSES"),
 )
@@ -614,13 +620,34 @@ _OTHER: Final = (
         _text("owner", f"one of {', '.join(OWNERS)}"), _text("next_step", "the next step for the owner"),
         _time("since", "first evidence"), _time("opened_ts", "opened"), _time("updated_ts", "this revision"), _time("resolved_ts", "resolved"),
         Field("count", "int32", "text", "findings and events behind it"), _text("finding_ids", "JSON array, the latest 50"),
-        _text("evidence", "JSON array of what was seen, against what")),
+        _text("evidence", "JSON array of what was seen, against what"),
+        _time("due_ts", "until when the owner should have taken the next step; null once it is resolved"),
+        _text("job_id", "job that ran there when it was last told"),
+        Field("wait_gpu_h_per_day", "float64", "gauge", "GPU-hours that a day of waiting is expected to cost; null where nothing tells"),
+        Field("wait_cost_per_day", "float64", "gauge", "the same in money; null without a price"), _text("currency", "currency of wait_cost_per_day"),
+        _text("wait_basis", "how that was reckoned and what was assumed"),
+        _text("grouped_under", "incident that speaks for this one: the shift it is part of, or the page that has taken this shift's place")),
+    _table("attribution", "one judgement of why one placement of a job ended or hangs; the latest revision counts (view attribution_now)", FINDINGS, ("attribution_id", "revision"), *_WHO,
+        _text("attribution_id", "UUIDv5 of cluster, job, attempt, start and phase"), Field("revision", "int32", "text", "0 soon after the end, 1 where what came later changed it"), Field("version", "int32", "text", "version of the rules"),
+        _text("job_id", "job"), _text("job_alias", "the job's other name"), Field("attempt", "int32", "text", "0 for the first placement, 1 after one requeue"),
+        _text("user", "user"), _text("account", "account"), _text("partition", "partition or queue"), _text("work", "kind of work"),
+        _word("job_state", "state of the placement when it was judged"), _word("phase", "ended or hung"),
+        _time("start_ts", "start of the placement"), _time("end_ts", "its end; null while it hangs"), _time("window_since", "evidence from here"), _time("window_until", "to here"), Field("nodes", "int32", "text", "machines placed"),
+        _word("verdict", f"one of {', '.join(VERDICTS)}"), _text("kind", "gpu, memory, nvlink, driver, pcie, network, storage, host, node; code, data, resources, program; time_limit, cancelled, preempted, requeued, completed; collective_timeout, no_evidence, …"),
+        _text("detail", "the kind in its own words: xid_79, gpu_out_of_memory, missing_file, nan"), _word("confidence", "high, medium, low; null where the verdict is unknown"),
+        *_ENTITY, _text("pci_bus_id", "PCI address of the GPU where it began"), _time("since", "the first cause in time; node and GPU are its own, node_id is job:<id> where there is none"),
+        _text("message", "the verdict in one sentence"), _text("action", "what to do next"), _text("owner", f"one of {', '.join(OWNERS)}"),
+        _text("evidence", "JSON array in order of time, each with its role: initiating, cascade, teardown, context"), _text("suspects", "JSON array of node ids that an unknown cause leaves in doubt, the most doubtful first"),
+        _text("elsewhere", "JSON object: runs of the same image on other nodes, failures of other jobs on these nodes"), _text("missing", "JSON array of what could not be asked"), _text("finding_ids", "JSON array of the findings made of it")),
     _table("action", "one thing done or refused about an incident", ACTIONS, ("action_id",), *_WHO,
         _text("action_id", "UUIDv5"), _text("incident_id", "incident"), Field("revision", "int32", "text", "incident revision"), _text("responder", "webhook, slurm, kubernetes, …"),
         _text("kind", "notify, drain, release, …"), _word("outcome", "done, dry_run, refused, failed"), _text("reason", "why"), _text("who", "actor"),
         Field("attempts", "int32", "text", "attempts")),
-    _table("label", "a person's verdict on an incident", ACTIONS, ("incident_id",), *_WHO, _text("incident_id", "incident"), _word("verdict", "true, false or unsure"), _text("why", "reason"), _text("who", "person")),
-    _table("repair", "a logged repair; ends the baseline", ACTIONS, ("cluster", "node_id"), *_WHO, *_ENTITY, _text("what", "what was done"), _text("who", "person"), _text("incident_id", "incident")),
+    _table("label", "a person's verdict on an incident, or on a node in a day or an audited week; the latest counts (view label_now)", PEOPLE, ("incident_id",), *_WHO, _text("incident_id", "incident; null where the verdict is about a node in a period"), _word("verdict", "true (something was wrong), false or unsure"), _text("why", "reason"), _text("who", "person"),
+        _text("period", "day (2026-11-20) or ISO week (2026-W48) of a verdict on a node")),
+    _table("ack", "a person has taken an incident", PEOPLE, ("incident_id",), *_WHO, _text("incident_id", "incident"), _text("why", "reason"), _text("who", "person")),
+    _table("mute", "receivers are told nothing of a node until then; what is found is stored all the same", PEOPLE, ("cluster", "node_id"), *_WHO, _time("until", "until when; not after ts: the node is heard again"), _text("why", "reason"), _text("who", "person")),
+    _table("repair", "a logged repair; ends the baseline", PEOPLE, ("cluster", "node_id"), *_WHO, *_ENTITY, _text("what", "what was done"), _text("who", "person"), _text("incident_id", "incident"), _time("logged_ts", "when it was said; ts is when it was done")),
     _table("node_state", "one change of a node's state, the scheduler's and ours", EVENTS, ("cluster", "node_id"), *_WHO, _word("scheduler_state", "as the scheduler words it"),
         _word("state", "healthy, suspect, quarantined, in_repair, probation, unknown"), _text("reason", "why"), _text("who", "actor")),
     _table("round", "one detection round", FINDINGS, ("cluster",), *_WHO, Field("window_s", "int32", "text", "window length"), _text("table_versions", "JSON object: table versions read"),
@@ -628,9 +655,12 @@ _OTHER: Final = (
     _table("state", "detector memory after a round", FINDINGS, ("cluster", "detector"), *_WHO, _text("detector", "detector"), Field("version", "int32", "text", "detector version"), _text("state", "Arrow IPC stream, base64"), retention_d=7),
     _table("baseline", "an entity's own normal", FINDINGS, ("cluster", "gpu_uuid", "signal", "work"), *_WHO, *_ENTITY, _text("signal", "signal"), _text("work", "kind of work"), Field("value", "float64", "gauge", "median"), Field("spread", "float64", "gauge", "MAD"),
         Field("days", "float64", "gauge", "days behind it"), _text("ended_by", "repair, driver, vbios, power_limit, mig or gpu")),
-    _table("threshold", "an accepted threshold, with its data and hash", FINDINGS, ("cluster", "detector", "signal"), *_WHO, _text("detector", "detector"), _text("signal", "signal"), Field("value", "float64", "gauge", "threshold"),
-        Field("budget", "float64", "gauge", "false findings per node-day"), Field("upper_bound", "float64", "gauge", "confidence bound of the false rate"), Field("node_days", "float64", "gauge", "healthy node-days behind it"), _text("hash", "hash of the data"), _text("who", "who accepted it")),
-    _table("node_day", "a node-day's maxima", FINDINGS, ("cluster", "node_id", "detector", "signal"), *_WHO, _text("detector", "detector"), _text("signal", "signal"), Field("maximum", "float64", "gauge", "maximum score"), Field("windows", "int32", "gauge", "windows seen")),
+    _table("threshold", "a threshold of a set that was fitted or accepted, with its data and hash", PEOPLE, ("cluster", "detector", "signal"), *_WHO, _text("detector", "detector"), _text("signal", "signal"), Field("value", "float64", "gauge", "threshold"),
+        Field("budget", "float64", "gauge", "false findings per node-day"), Field("upper_bound", "float64", "gauge", "confidence bound of the false rate"), Field("node_days", "float64", "gauge", "healthy node-days behind it"), _text("hash", "hash of the data"), _text("who", "who accepted it"),
+        _text("set_id", "the set it belongs to; accepted rows of one set_id and ts are in force together"), _word("state", "candidate or accepted"), Field("window_s", "int32", "text", "window length, 0 for any"), _text("unit", "unit of value"),
+        Field("usual_most", "float64", "gauge", "0.99 quantile of the node-day maxima behind it"), Field("provisional", "bool", "state", "true where no healthy node-days stand behind it"),
+        _time("data_since", "first day of the data"), _time("data_until", "end of the last day of the data"), _text("why", "reason")),
+    _table("node_day", "a node-day's maxima", FINDINGS, ("cluster", "node_id", "detector", "signal"), *_WHO, _text("detector", "detector"), _text("signal", "signal"), Field("maximum", "float64", "gauge", "maximum score; of detector * the largest score in parts of its threshold"), Field("windows", "int32", "gauge", "windows in which the node was seen"), Field("window_s", "int32", "text", "window length"), Field("threshold", "float64", "gauge", "threshold in force; scores are kept up to twice that")),
     _table("price", "price of a GPU-hour", ACTIONS, ("cluster", "gpu_model"), *_WHO, _text("gpu_model", "model"), _text("commitment", "commitment"), Field("per_gpu_hour", "float64", "gauge", "price"), _text("currency", "currency")),
 )  # fmt: skip
 

@@ -19,10 +19,10 @@ from graynode.detectors.event_rules import EventRules, is_clearing
 from graynode.detectors.incidents import Incidents
 from graynode.pipeline.bus import BusUnavailable, Consumer, OffsetGone, Partition, Received
 from graynode.pipeline.codec import Unreadable, decode
-from graynode.pipeline.schema import EVENTS
+from graynode.pipeline.schema import EVENTS, PEOPLE
 
 GROUP: Final = "graynode-detect-events"
-TOPICS: Final = (EVENTS,)
+TOPICS: Final = (EVENTS, PEOPLE)
 _SEEN: Final = 200_000
 _TABLES: Final = ("event", "repair")
 

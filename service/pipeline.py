@@ -17,14 +17,14 @@ from graynode.pipeline.lake import Lake, LakeError, LakeTooNew, SecondWriter
 from graynode.pipeline.land import Landing
 from graynode.pipeline.maintenance import Maintainer
 from graynode.pipeline.maintenance_lock import AlreadyMaintained, maintenance_lock
-from graynode.pipeline.schema import ACTIONS, EVENTS, FINDINGS, INCIDENTS, SAMPLES, TABLES
+from graynode.pipeline.schema import ACTIONS, EVENTS, FINDINGS, INCIDENTS, PEOPLE, SAMPLES, TABLES
 from graynode.service.config import Config
 from graynode.service.process import serve_metrics
 from graynode.service.wiring import make_bus, make_lake
 
 _log = structlog.get_logger()
 
-TOPICS: Final = (SAMPLES, EVENTS, FINDINGS, INCIDENTS, ACTIONS)
+TOPICS: Final = (SAMPLES, EVENTS, FINDINGS, INCIDENTS, ACTIONS, PEOPLE)
 _POLL_S: Final = 0.5
 _MESSAGES: Final = 2000
 _AWAY_S: Final = (1.0, 30.0)

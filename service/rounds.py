@@ -63,7 +63,7 @@ class Rounds:
     def prime(self, before: datetime, days: int = HISTORY_D) -> int:
         """Learn what is normal from hour windows of past days, a day at a time; gives how many days had any."""
         learners = {n: d for n, d in self.detectors.items() if isinstance(d, Learner)}
-        known, jobs = 0, self._jobs(before)
+        known, jobs, repairs = 0, self._jobs(before), self._repairs(before)
         for day in range(days, 0, -1):
             since = before - timedelta(days=day)
             frames = {t: self._history(t, since, learners.values()) for t in _TABLES}
@@ -72,7 +72,15 @@ class Rounds:
             known += 1
             empty = pl.DataFrame()
             past = Round(
-                since, WINDOW_S["1h"], **frames, events=empty, probes=empty, inventory=empty, quality=empty, jobs=jobs
+                since,
+                WINDOW_S["1h"],
+                **frames,
+                events=empty,
+                probes=empty,
+                inventory=empty,
+                quality=empty,
+                jobs=jobs,
+                repairs=repairs,
             )
             for name, detector in learners.items():
                 if day <= detector.leaves_out_d:
@@ -112,7 +120,7 @@ class Rounds:
         frames = {t: self._split(self._read(f"{t}_{self.window}", since, until), _ORDER[t]) for t in _TABLES}
         events = self._read("event", since, until) if self.lake.exists("event") else pl.DataFrame()
         valid = {t: self._read(t, None, until) for t in ("inventory", "quality")}
-        probes, jobs = self._new_probes(until), self._jobs(until)
+        probes, jobs, repairs = self._new_probes(until), self._jobs(until), self._repairs(until)
         for w in range(count):
             start = since + w * step
             seen = {t: by_start.get(start, empty) for t, (by_start, empty) in frames.items()}
@@ -124,6 +132,7 @@ class Rounds:
                 events=now,
                 probes=probes if w == 0 else probes.clear(),
                 jobs=jobs,
+                repairs=repairs,
                 **valid,
             )
 
@@ -158,6 +167,11 @@ class Rounds:
         since = until - timedelta(days=HISTORY_D + 7)
         rows = self._read("job", since, until, ["cluster", "job_id", "work"])
         return rows.select("job_id", "work").drop_nulls().unique().sort("job_id", "work")
+
+    def _repairs(self, until: datetime) -> pl.DataFrame:
+        """Logged repairs of the weeks that history reaches back; before them a GPU was another."""
+        columns = ["ts", "cluster", "node_id", "gpu_uuid"]
+        return self._read("repair", until - timedelta(days=HISTORY_D + 7), until, columns)
 
     def _new_probes(self, until: datetime) -> pl.DataFrame:
         """All probe results when there are new ones, whatever their age: an import brings old ones."""

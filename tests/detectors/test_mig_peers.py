@@ -54,7 +54,7 @@ def test_peers_are_of_one_profile() -> None:
     """Whole GPUs are compared with whole ones, 3g with 3g, and a parent with parents that are split as it is."""
     (round_,) = (with_mig(r) for r in Cluster().rounds(1))
     view = gpus(round_.gpu, ("sm_active_ratio_mean",))
-    groups = residual.peers(view).job
+    groups = residual.peers(view).exact
     profile, instance = view.text("mig_profile_last").fill_null("whole"), view.keys.str.contains("/")
     in_first_job = view.text("job_id_last") == "job-0"
     kinds = {}

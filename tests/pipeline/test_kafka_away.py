@@ -176,6 +176,38 @@ def test_topics_are_made_once(kafka_address: str) -> None:
         bus.partitions("nowhere")
 
 
+def test_reader_whose_client_stopped_looking(kafka_address: str) -> None:
+    """The client no longer learns of new topics, as after a lost update, and one is made: it is read all the same."""
+    bus = KafkaBus(KafkaSettings(bootstrap=kafka_address, session_timeout_s=3))
+    topic = f"topic{uuid.uuid4().hex[:8]}"
+    consumer: Any = bus.consumer([topic], f"g{topic}")
+    consumer._monotonic = lambda: time.monotonic() * 10  # its patience, ten times faster
+    consumer._client._client.cluster.closed = True  # ends its metadata loop
+    with closing(consumer), closing(bus.producer()) as producer:
+        assert consumer.poll(5) == []
+        bus.create_topics(2, 1, [topic])
+        producer.send(topic, bus_traffic.numbered(3))
+        assert len(bus_traffic.read(consumer, 3)) == 3
+
+
+def test_spare_member_is_left_in_peace(kafka_address: str) -> None:
+    """More members than partitions: the one that holds nothing waits, and disturbs nobody."""
+    bus = KafkaBus(KafkaSettings(bootstrap=kafka_address, session_timeout_s=3))
+    topic = f"topic{uuid.uuid4().hex[:8]}"
+    bus.create_topics(1, 1, [topic])
+    with closing(bus.consumer([topic], f"g{topic}")) as first, closing(bus.consumer([topic], f"g{topic}")) as second:
+        members: list[Any] = [first, second]
+        while sum(len(m.assigned()) for m in members) != 1 or not any(m._client.assignment() for m in members):
+            for member in members:
+                member.poll(0.2)
+        clients = [member._client for member in members]
+        for member in members:
+            member._monotonic = lambda: time.monotonic() * 100
+        for _ in range(5):
+            assert [member.poll(0.2) for member in members] == [[], []]
+        assert [member._client for member in members] == clients
+
+
 def test_topic_that_does_not_exist(kafka_address: str) -> None:
     """The sender hears that it may be the topic, not the broker."""
     bus = KafkaBus(KafkaSettings(bootstrap=kafka_address, connect_timeout_s=1))

@@ -1,0 +1,156 @@
+"""What nodes and ports share: rack, NVLink domain, leaf switch, rail, job, driver.
+
+Racks, domains and switches come from ``inventory``: column ``domain``; in ``attributes`` the keys ``rack`` or
+``chassis_serial`` of a node or GPU, and ``switch`` of a node or port. Jobs and drivers come from the window's rows.
+Where no inventory names the switch, equal ports of many nodes are a *rail*: in rail-optimised fabrics they end in the
+same leaf switches.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import polars as pl
+
+from graynode.detectors.base import Round
+
+Member = tuple[str, str]
+"""Machine, and port of it where the place holds ports; the port is empty where it holds whole nodes."""
+
+PHYSICAL: Final = ("rack", "domain", "switch")
+_ATTRIBUTES: Final = {"rack": ("rack", "chassis_serial"), "switch": ("switch", "leaf_switch", "neighbour")}
+_FEWEST: Final = {"rack": 3, "domain": 3, "switch": 3, "rail": 5, "job": 5, "driver": 5}
+_LEAST_PART: Final = {"rack": 0.5, "domain": 0.5, "switch": 0.5, "rail": 0.0, "job": 0.2, "driver": 0.2}
+"""A place is named where so many of its nodes, and more than such a part of them, are concerned. A rack of four is
+complete with three and one that answers late; a job of a thousand is not named for two hundred by chance."""
+_ORDERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "heat": ("rack", "domain", "switch", "rail", "job", "driver"),
+    "network": ("switch", "rail", "domain", "rack", "job", "driver"),
+    "other": ("job", "driver", "rack", "domain", "switch", "rail"),
+}
+"""Which of equally good explanations comes first, by what is wrong."""
+_HEAT: Final = frozenset({"thermal", "power_brake"})
+_NETWORK: Final = frozenset({"link_flap", "link_down", "link_degraded", "link_errors", "network_fault", "nvlink_fault"})
+_NUMBER: Final = re.compile(r"(\d+)(?:/\d+)?$")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """``kind`` (a subject of the contract), its name, and who is there."""
+
+    kind: str
+    name: str
+    members: frozenset[Member]
+
+    @property
+    def nodes(self) -> frozenset[str]:
+        """Machines there, by ``node_id``."""
+        return frozenset(node for node, _ in self.members)
+
+    def words(self, concerned: int) -> str:
+        """The place as a person names it."""
+        if self.kind != "rail":
+            return f"{self.kind} {self.name}"
+        number = _NUMBER.search(self.name)
+        return f"rail {number[1] if number else self.name} (port {self.name} of {concerned} nodes)"
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Every place of a cluster that its rows tell of, and all nodes seen."""
+
+    places: tuple[Place, ...]
+    everyone: frozenset[str]
+
+    def best(self, concerned: Sequence[Member], cause: str) -> Place | None:
+        """The place that explains best who is concerned: the highest harmonic mean of the part of the place that is
+        concerned and the part of the concerned that is there. ``None`` where no place is concerned enough."""
+        order = _ORDERS["heat" if cause in _HEAT else "network" if cause in _NETWORK else "other"]
+        whole, nodes = frozenset(concerned), frozenset(node for node, _ in concerned)
+        ranked: list[tuple[float, int, str, Place]] = []
+        for place in self.places:
+            there, of, those = _there(place, whole, nodes)
+            n, part = len(those), there / of if of else 0.0
+            if n < _FEWEST[place.kind] or part <= _LEAST_PART[place.kind] or place.nodes >= self.everyone:
+                continue
+            found = there / len(whole) if place.kind in ("switch", "rail") else n / len(nodes)
+            precision = (
+                1.0 if place.kind == "rail" else part
+            )  # a rail has as many leaves as pods: its size says nothing
+            ranked.append((-2 * precision * found / (precision + found), order.index(place.kind), place.name, place))
+        return min(ranked, key=lambda r: r[:3])[3] if ranked else None
+
+
+def _there(place: Place, whole: frozenset[Member], nodes: frozenset[str]) -> tuple[int, int, frozenset[str]]:
+    """How many of the concerned are there, of how many, and on which nodes."""
+    if any(port for _, port in place.members):
+        inside = place.members & whole
+        return len(inside), len(place.members), frozenset(node for node, _ in inside)
+    those = place.nodes & nodes
+    return len(those), len(place.nodes), those
+
+
+def places(round_: Round, *, ports: bool = False) -> Places:
+    """The places of a round; switches and rails by port with ``ports``."""
+    found: dict[tuple[str, str], set[Member]] = {}
+    seen = frozenset().union(*(_nodes(f) for f in (round_.gpu, round_.host, round_.link)))
+    rows = [
+        *_column(round_.gpu, "job", "job_id_last"),
+        *_column(round_.host, "driver", "driver_version_last"),
+        *_of_inventory(round_.inventory, seen, ports=ports),
+        *(_rails(round_.link) if ports else ()),
+    ]
+    for kind, name, member in rows:
+        found.setdefault((kind, name), set()).add(member)
+    made = tuple(Place(kind, name, frozenset(members)) for (kind, name), members in sorted(found.items()))
+    return Places(made, seen)
+
+
+Row = tuple[str, str, Member]
+
+
+def _column(frame: pl.DataFrame, kind: str, column: str) -> Iterable[Row]:
+    if {column, "node_id"} <= set(frame.columns):
+        for name, node in frame.select(pl.col(column).cast(pl.String), "node_id").drop_nulls().unique().iter_rows():
+            yield kind, name, (node, "")
+
+
+def _rails(link: pl.DataFrame) -> Iterable[Row]:
+    if {"link", "node_id", "link_kind_last"} <= set(link.columns):
+        wired = link.filter(pl.col("link_kind_last").fill_null("") != "nvlink").select("link", "node_id")
+        for name, node in wired.drop_nulls().unique().iter_rows():
+            yield "rail", name, (node, name)
+
+
+def _of_inventory(inventory: pl.DataFrame, seen: frozenset[str], *, ports: bool) -> Iterable[Row]:
+    if not {"node_id", "kind", "entity"} <= set(inventory.columns) or inventory.is_empty():
+        return
+    rows = inventory.filter(pl.col("node_id").is_in(list(seen)) & pl.col("kind").is_in(["node", "gpu", "port"]))
+    if "ts" in rows.columns:
+        rows = rows.sort("ts").unique(["node_id", "kind", "entity"], keep="last", maintain_order=True)
+    named = rows.select("node_id", "kind", "entity", *_named(rows.columns)).unique()
+    for node, kind, entity, domain, rack, switch in named.iter_rows():
+        if domain:
+            yield "domain", domain, (node, "")
+        if rack:
+            yield "rack", rack, (node, "")
+        if switch and (kind == "port") == ports:
+            yield "switch", switch, (node, entity if ports else "")
+
+
+def _named(columns: Sequence[str]) -> Iterable[pl.Expr]:
+    yield (pl.col("domain") if "domain" in columns else pl.lit(None)).cast(pl.String).alias("domain")
+    for name, keys in _ATTRIBUTES.items():
+        if "attributes" not in columns:
+            yield pl.lit(None, dtype=pl.String).alias(name)
+            continue
+        # A regular expression, not a JSON parser: one unreadable text must not cost the round
+        said = [pl.col("attributes").str.extract(rf'"{key}"\s*:\s*"([^"]+)"') for key in keys]
+        yield pl.coalesce(said).alias(name)
+
+
+def _nodes(frame: pl.DataFrame) -> set[str]:
+    return set(frame.get_column("node_id").drop_nulls()) if "node_id" in frame.columns else set()

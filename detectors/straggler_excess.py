@@ -1,0 +1,172 @@
+"""How much longer a rank computes than its peers, with what the role and what the data cost taken out.
+
+log busy = role at that step + data of the pipeline + rank + rest. Medians over steps come first, then references that a
+slow minority cannot move: the lower median over *nodes* of a role, so that the two halves of a slow node are not each
+other's measure, and the lower median over a pipeline's roles, so that a slow rank is not taken for long sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from graynode.detectors.conformal import robust_tail
+from graynode.detectors.frames import Bools, Floats, Ints
+from graynode.detectors.residual import log_of
+
+_SPREAD_FLOOR: Final = 0.002
+"""Least spread between ranks in log units: 0.2 %, twice a GPU's own run-to-run spread in sgemm (METHODS.md 1.9.2)."""
+_MOST_CORRELATED: Final = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """Per rank, in log units: ``own`` excess, ``shared`` by its pipeline, ``level`` of its role over the other roles'
+    median, ``noise`` (between ranks, or of the rank's own median if larger), tail ``p`` of own against noise, and
+    the share of steps in which at least half of ``own`` is there. NaN: cannot tell.
+
+    ``varies`` is how much the data of pipelines moves busy time from step to step.
+    """
+
+    own: Floats
+    shared: Floats
+    level: Floats
+    noise: Floats
+    p: Floats
+    lasting: Floats
+    varies: float
+
+
+def deviations(seconds: Floats, role: Ints) -> tuple[Floats, Floats]:
+    """Each rank's median over steps of log seconds less its role's median at that step, and what is left per step."""
+    log = log_of(seconds)
+    log[role < 0] = np.nan
+    at_step = log - _over(log, role, _median)
+    own = _median(at_step, axis=1)
+    return own, at_step - own[:, None]
+
+
+def measure(seconds: Floats, role: Ints, pipeline: Ints | None, node: Ints) -> Excess:
+    """The excess of busy ``seconds`` (ranks × steps) of one part of the work."""
+    own, rest = deviations(seconds, role)
+    varies = 0.0
+    if pipeline is not None and len(np.unique(role[role >= 0])) > 1:
+        together = _of_pipelines(rest, role, pipeline, _median)
+        varies = float(1.4826 * np.nanmedian(np.abs(together))) if np.isfinite(together).any() else 0.0
+        rest = rest - np.nan_to_num(together)
+    noise_of_median = _standard_error(rest)
+    level = own - _reference(own, role, node)
+    shared = np.zeros(len(own))
+    if pipeline is not None and len(np.unique(role[role >= 0])) > 1:
+        shared = np.nan_to_num(_of_pipelines(level[:, None], role, pipeline, _lower)[:, 0])
+    left = level - shared
+    left = left - _reference(left, role, node)
+    spread, count = _spread(left, role)
+    noise = np.fmax(spread, noise_of_median)
+    p = robust_tail(left / noise, np.full(len(left), count))
+    return Excess(
+        own=left,
+        shared=shared,
+        level=_role_level(seconds, role),
+        noise=noise,
+        p=p,
+        lasting=_lasting(left, rest),
+        varies=varies,
+    )
+
+
+def _median(values: Floats, axis: int = 0) -> Floats:
+    known = ~np.isnan(values).all(axis=axis, keepdims=True)
+    safe = np.where(known, values, 0.0)
+    return np.where(known.squeeze(axis), np.nanmedian(safe, axis=axis), np.nan)
+
+
+def _lower(values: Floats, axis: int = 0) -> Floats:
+    """The lower median: of an even number, the smaller of the middle two."""
+    ordered = np.sort(values, axis=axis)
+    count = (~np.isnan(values)).sum(axis=axis, keepdims=True)
+    return np.take_along_axis(ordered, np.maximum(count - 1, 0) // 2, axis=axis).squeeze(axis)
+
+
+def _over(values: Floats, group: Ints, statistic: Callable[..., Floats]) -> Floats:
+    """A statistic over the rows of each group, laid out on those rows; NaN for rows of no group."""
+    result = np.full(values.shape, np.nan)
+    for code in np.unique(group[group >= 0]):
+        here = group == code
+        result[here] = statistic(values[here], axis=0)
+    return result
+
+
+def _of_pipelines(values: Floats, role: Ints, pipeline: Ints, statistic: Callable[..., Floats]) -> Floats:
+    """A statistic over the roles of each pipeline, each role's ranks there being one by their median."""
+    result = np.full(values.shape, np.nan)
+    for code in np.unique(pipeline[(pipeline >= 0) & (role >= 0)]):
+        here = (pipeline == code) & (role >= 0)
+        cells = [_median(values[here & (role == r)]) for r in np.unique(role[here])]
+        if len(cells) > 1:
+            result[here] = statistic(np.stack(cells), axis=0)
+    return result
+
+
+def _reference(level: Floats, role: Ints, node: Ints) -> Floats:
+    """Per rank the level of its role that a slow node cannot move; of a role on one node, by ranks."""
+    reference = np.full(len(level), np.nan)
+    for code in np.unique(role[role >= 0]):
+        here = (role == code) & np.isfinite(level)
+        if not here.any():
+            continue
+        homes = np.unique(node[here])
+        values = [np.median(level[here & (node == n)]) for n in homes] if len(homes) > 1 else level[here]
+        reference[role == code] = _lower(np.asarray(values, dtype=np.float64))
+    return reference
+
+
+def _spread(own: Floats, role: Ints) -> tuple[float, int]:
+    """Robust standard deviation between ranks of one role, pooled over roles, and from how many ranks."""
+    apart = []
+    for code in np.unique(role[role >= 0]):
+        values = own[(role == code) & np.isfinite(own)]
+        if len(values) > 1:
+            # Deviations from a centre made of the same n values are too small by sqrt((n - 1)/n)
+            apart.append((values - np.median(values)) * np.sqrt(len(values) / (len(values) - 1)))
+    if not apart:
+        return float("nan"), 0
+    pooled = np.concatenate(apart)
+    return max(1.4826 * float(np.median(np.abs(pooled))), _SPREAD_FLOOR), len(pooled)
+
+
+def _standard_error(rest: Floats) -> Floats:
+    """Of each rank's median over steps; steps that follow one another are alike, which their lag-1 correlation tells."""
+    count = np.maximum((~np.isnan(rest)).sum(axis=1), 1)
+    spread = 1.4826 * _median(np.abs(rest), axis=1)
+    filled = np.nan_to_num(np.clip(rest, -3 * spread[:, None], 3 * spread[:, None]))
+    power = np.maximum((filled**2).sum(axis=1), 1e-30)
+    alike = np.clip((filled[:, 1:] * filled[:, :-1]).sum(axis=1) / power, 0.0, _MOST_CORRELATED)
+    return np.asarray(1.2533 * spread * np.sqrt((1 + alike) / (1 - alike)) / np.sqrt(count), dtype=np.float64)
+
+
+def _lasting(own: Floats, rest: Floats) -> Floats:
+    known = (~np.isnan(rest)).sum(axis=1)
+    there = (rest + own[:, None] >= own[:, None] / 2).sum(axis=1)
+    return np.where(known > 0, there / np.maximum(known, 1), np.nan)
+
+
+def _role_level(seconds: Floats, role: Ints) -> Floats:
+    """How much longer each rank's role computes than the lower median role, in log units; NaN where there is one role."""
+    own = _median(log_of(seconds), axis=1)
+    roles = np.unique(role[role >= 0])
+    if len(roles) < 2:
+        return np.full(len(role), np.nan)
+    levels = np.array([float(_median(own[role == r])) for r in roles])
+    of_role = dict(zip(roles.tolist(), (levels - _lower(levels)).tolist(), strict=True))
+    return np.array([of_role.get(int(r), np.nan) for r in role])
+
+
+def alike(parts: Floats, noise: Floats, least: float, surely: float) -> Bools:
+    """Whether the excess of all parts of the work (parts × ranks) is near equal: the smallest is at least ``surely`` of
+    the largest, less twice the noise, but never under ``least`` of it."""
+    low, high = parts.min(axis=0), np.maximum(parts.max(axis=0), 1e-9)
+    return np.asarray(low >= high * np.maximum(least, surely - 2.0 * noise / high), dtype=np.bool_)
