@@ -9,7 +9,9 @@ that folder may not blind the agent either.
 from __future__ import annotations
 
 import os
+import time
 import uuid
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -76,9 +78,14 @@ def _read(path: Path, type_: Any) -> Any:  # noqa: ANN401 (either of the two)
 
 
 class Release:
-    """The agent's side. ``look`` once a round; ``on`` is the request in force."""
+    """The agent's side. ``look`` once a round; ``on`` is the request in force.
 
-    def __init__(self, state_dir: Path) -> None:
+    The wall clock says how long a request has to run when it is read, and no more: a driver upgrade is when somebody
+    also sets the clock. An agent that restarts reads it anew.
+    """
+
+    def __init__(self, state_dir: Path, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic, self._end_s = monotonic, 0.0
         self._request, self._answer = state_dir / REQUEST, state_dir / ANSWER
         self._seen: tuple[int, int] | None = None
         self.on: Request | None = None
@@ -96,7 +103,8 @@ class Release:
         if (stat.st_mtime_ns, stat.st_ino) != self._seen:
             self._seen = (stat.st_mtime_ns, stat.st_ino)
             self.asked = self.on = read_request(self._request)
-        if self.on is not None and not _runs(self.on, now):
+            self._end_s = self._monotonic() + _left_s(self.on, now)
+        if self.on is not None and self._monotonic() >= self._end_s:
             self.on = None
 
     def answer(self, *, released: bool, holding: list[int]) -> str | None:
@@ -116,8 +124,9 @@ def one_line(text: str) -> str:
     return "".join(c if c.isprintable() else " " for c in text[:200]).strip()
 
 
-def _runs(request: Request, now: datetime) -> bool:
-    until = request.until
-    if until is None or until.tzinfo is None:
-        return False
-    return now < until.astimezone(UTC) <= now + LONGEST + timedelta(minutes=1)
+def _left_s(request: Request | None, now: datetime) -> float:
+    """Seconds that it has to run; 0 where it asks to come back, is over, or asks for longer than is allowed."""
+    if request is None or request.until is None or request.until.tzinfo is None:
+        return 0.0
+    left = request.until.astimezone(UTC) - now
+    return left.total_seconds() if left <= LONGEST + timedelta(minutes=1) else 0.0

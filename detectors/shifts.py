@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from graynode.detectors.advice import ADVICE
 from graynode.detectors.base import Round
 from graynode.detectors.places import Place, Places, places
 
@@ -25,7 +26,7 @@ WITHIN: Final = timedelta(minutes=5)
 OWN: Final = frozenset({"memory_errors", "memory_degraded", "gpu_lost"})
 """What single GPUs have by their own nature: never one cause merely for having begun together."""
 _FEWEST: Final = 3
-_NAMED_NODES: Final = 20
+NAMED_NODES: Final = 50
 _NETWORK: Final = frozenset({"link_flap", "link_down", "link_degraded", "link_errors", "network_fault"})
 
 
@@ -125,7 +126,7 @@ def about(group: Sequence[Candidate], place: Place, of: int) -> Candidate:
         "message": f"{begins} ({worst['signal']}); worst: {worst['message']}",
         "action": _action(place, str(worst["cause"]), where),
         "evidence": {
-            "nodes": nodes[:_NAMED_NODES],
+            "nodes": nodes[:NAMED_NODES],
             "nodes_told": len(nodes),
             "nodes_seen": of,
             "shared": place.name or None,
@@ -139,13 +140,12 @@ def about(group: Sequence[Candidate], place: Place, of: int) -> Candidate:
 
 _TITLES: Final = {
     "rack": "a whole rack", "domain": "a whole NVLink domain", "switch": "what hangs on one switch",
-    "rail": "one port of many nodes", "job": "a whole job", "driver": "a driver version", "cluster": "many nodes at once",
+    "rail": "one port of many nodes", "job": "a whole job", "driver": "a driver version",
+    "cluster": "many nodes at once",
 }  # fmt: skip
 
 
 def _words(cause: str) -> str:
-    from graynode.detectors.advice import ADVICE
-
     return ADVICE[cause].title if cause in ADVICE else cause
 
 

@@ -70,7 +70,7 @@ def measure(seconds: Floats, role: Ints, pipeline: Ints | None, node: Ints) -> E
     return Excess(
         own=left,
         shared=shared,
-        level=_role_level(seconds, role),
+        level=_role_level(seconds, role, node),
         noise=noise,
         p=p,
         lasting=_lasting(left, rest),
@@ -79,9 +79,9 @@ def measure(seconds: Floats, role: Ints, pipeline: Ints | None, node: Ints) -> E
 
 
 def _median(values: Floats, axis: int = 0) -> Floats:
-    known = ~np.isnan(values).all(axis=axis, keepdims=True)
-    safe = np.where(known, values, 0.0)
-    return np.where(known.squeeze(axis), np.nanmedian(safe, axis=axis), np.nan)
+    known = np.expand_dims(np.asarray(np.isfinite(values).any(axis=axis)), axis)
+    middle = np.nanmedian(np.where(known, values, 0.0), axis=axis)
+    return np.where(np.squeeze(known, axis), middle, np.nan)
 
 
 def _lower(values: Floats, axis: int = 0) -> Floats:
@@ -139,7 +139,7 @@ def _spread(own: Floats, role: Ints) -> tuple[float, int]:
 
 
 def _standard_error(rest: Floats) -> Floats:
-    """Of each rank's median over steps; steps that follow one another are alike, which their lag-1 correlation tells."""
+    """Of each rank's median over steps; steps that follow one another are alike: their lag-1 correlation widens it."""
     count = np.maximum((~np.isnan(rest)).sum(axis=1), 1)
     spread = 1.4826 * _median(np.abs(rest), axis=1)
     filled = np.nan_to_num(np.clip(rest, -3 * spread[:, None], 3 * spread[:, None]))
@@ -154,15 +154,13 @@ def _lasting(own: Floats, rest: Floats) -> Floats:
     return np.where(known > 0, there / np.maximum(known, 1), np.nan)
 
 
-def _role_level(seconds: Floats, role: Ints) -> Floats:
-    """How much longer each rank's role computes than the lower median role, in log units; NaN where there is one role."""
-    own = _median(log_of(seconds), axis=1)
-    roles = np.unique(role[role >= 0])
+def _role_level(seconds: Floats, role: Ints, node: Ints) -> Floats:
+    """How much longer each rank's role computes than the lower median role, in log units; NaN where there is one."""
+    levels = _reference(_median(log_of(seconds), axis=1), role, node)
+    roles, first = np.unique(role[role >= 0], return_index=True)
     if len(roles) < 2:
         return np.full(len(role), np.nan)
-    levels = np.array([float(_median(own[role == r])) for r in roles])
-    of_role = dict(zip(roles.tolist(), (levels - _lower(levels)).tolist(), strict=True))
-    return np.array([of_role.get(int(r), np.nan) for r in role])
+    return np.asarray(levels - _lower(levels[role >= 0][first]), dtype=np.float64)
 
 
 def alike(parts: Floats, noise: Floats, least: float, surely: float) -> Bools:

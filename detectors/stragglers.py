@@ -9,97 +9,69 @@ of large jobs are stage imbalance and sequence lengths).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Final
 
 import numpy as np
 import polars as pl
 
-from graynode.detectors import roles as role_names
-from graynode.detectors import straggler_wall
-from graynode.detectors.frames import Bools, Floats, Ints
+from graynode.detectors import roles as learning
+from graynode.detectors import straggler_causes, straggler_ranks, straggler_wall
+from graynode.detectors.frames import Floats
 from graynode.detectors.roles import Roles
-from graynode.detectors.straggler_excess import Excess, alike, deviations, measure
+from graynode.detectors.straggler import Limits, Straggler
+from graynode.detectors.straggler_excess import deviations, measure
+from graynode.detectors.straggler_view import View
 from graynode.detectors.work import Work, from_steps
 
-Cause = Literal["hardware", "application", "unknown"]
-Where = Literal["rank", "node", "role", "pipeline", "job"]
+DEFAULTS: Final = Limits()
+_SMALL_PART: Final = 0.1
+"""A part of the work under a tenth of busy time is too short to be compared with the others."""
+_ORDER: Final = {"hardware": 0, "application": 1, "unknown": 2}
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """From when on what is said. The values are frozen in ``benchmarks/detection/frozen/attribution.json`` with their
-    sources; the defaults here are the same."""
-
-    least_excess: float = 0.03
-    alpha: float = 1e-3
-    parts_least: float = 0.5
-    parts_alike: float = 0.7
-    lasting: float = 0.8
-    steady_least: float = 0.5
-    optimizer_least: float = 0.25
-    shared_part: float = 0.5
-    role_level: float = 0.1
-    data_varies: float = 0.05
-    input_share: float = 0.05
-    wait_share: float = 0.3
-    most_nodes: float = 0.34
-
-
-@dataclass(frozen=True, slots=True)
-class Straggler:
-    """One statement: ``ranks`` at a place (``where``) are slower by ``excess`` (0.05 is 5 %), for this ``cause``.
-
-    ``reason`` says in a word what decided (``_REASONS``), ``confidence`` runs from 0 to 1, ``evidence`` holds the
-    numbers. ``nodes`` are node numbers of ``Work``.
-    """
-
-    where: Where
-    ranks: tuple[int, ...]
-    nodes: tuple[int, ...]
-    cause: Cause
-    reason: str
-    excess: float | None
-    confidence: float
-    evidence: Mapping[str, Any] = field(default_factory=dict)
-
-
-_REASONS: Final = {
-    "slow_compute": "computes longer than ranks of the same role, in all parts of the work and in nearly all steps",
-    "other_work": "computes longer in one part of the work only, as where it has other work to do",
-    "not_lasting": "computes longer in some steps only",
-    "not_told_apart": "may do other work than its peers: several nodes or as many ranks as a stage has are alike",
-    "own_data": "computes longer, but not where the work does not depend on data",
-    "shared_data": "all stages that work on the same data compute longer",
-    "data_varies": "the data's lengths move the busy time of whole pipelines from step to step",
-    "stage_imbalance": "the whole stage computes longer than the others",
-    "data_loading": "reading data takes a part of the step",
-    "all_wait": "nobody computes longer than its peers, and all wait: the network, a collective, or the schedule",
-    "wall_only": "only wall seconds are known: they tell a place, and no cause",
-}
-
-
-def explain(reason: str) -> str:
-    """The sentence for a ``reason``."""
-    return _REASONS[reason]
-
-
-def of_steps(rows: pl.DataFrame, limits: Limits = Limits()) -> dict[str, list[Straggler]]:  # noqa: B008 (frozen)
+def of_steps(rows: pl.DataFrame, limits: Limits = DEFAULTS) -> dict[str, list[Straggler]]:
     """What the rows of table ``step`` say of each job in them. Wall seconds alone never say more than ``unknown``."""
-    return {job: judge(work, limits=limits) for job, work in from_steps(rows).items()}
+    return {job: judge(work, limits) for job, work in from_steps(rows).items()}
 
 
-def judge(work: Work, *, limits: Limits = Limits(), roles: Roles | None = None) -> list[Straggler]:  # noqa: B008
-    """All that can be said of one job, hardware first, then by excess. Empty: nobody stands out.
+def judge(work: Work, limits: Limits = DEFAULTS, *, split: bool = True) -> list[Straggler]:
+    """All that can be said of one job: hardware first, then by excess. Empty: nobody stands out.
 
-    ``roles`` overrides what ``work`` knows; without either they are learned from its traits.
+    Roles that ``work`` does not give are learned from its traits, pipelines from what varies together. Without
+    ``split`` the parts of the work are taken as one: an ablation.
     """
     if not work.busy:
-        return straggler_wall.locate(work) if work.wall is not None else []
-    roles = roles or (role_names.given(work.role) if work.role is not None else _learned(work))
-    view = _measured(work, roles)
-    found = [*_ranks(view, limits), *_pipelines(view, limits), *_roles(view, limits), *_input(view, limits)]
-    found = found or _all_wait(view, limits)
-    order = {"hardware": 0, "application": 1, "unknown": 2}
-    return sorted(found, key=lambda s: (order[s.cause], -(s.excess or 0.0), s.ranks))
+        return straggler_wall.locate(work, limits)
+    view = look(work, split=split)
+    found = [*straggler_ranks.slow(view, limits), *straggler_causes.of_application(view, limits)]
+    found = found or straggler_causes.of_waiting(view, limits)
+    return sorted(found, key=lambda s: (_ORDER[s.cause], -(s.excess or 0.0), s.ranks))
+
+
+def look(work: Work, *, split: bool = True) -> View:
+    """Roles, pipelines and the excess of everything that is known of the job's work."""
+    total = work.total
+    assert total is not None, "judged by busy time, which this job has not told"  # noqa: S101 (judge asks first)
+    roles = learning.given(work.role) if work.role is not None else learning.learn(work.rank, work.node, work.traits)
+    pipeline = work.pipeline if work.pipeline is not None else learning.learn_pipelines(_rest(total, roles), roles)
+    parts = _parts(work, total) if split else {}
+    return View(
+        work=work,
+        roles=roles,
+        pipeline=pipeline,
+        total=measure(total, roles.code, pipeline, work.node),
+        parts={name: measure(seconds, roles.code, pipeline, work.node) for name, seconds in parts.items()},
+        optimizer=None if work.optimizer is None else measure(work.optimizer, roles.code, None, work.node),
+        steady=None if work.steady is None else measure(work.steady, roles.code, pipeline, work.node),
+    )
+
+
+def _rest(total: Floats, roles: Roles) -> Floats:
+    return deviations(total, roles.code)[1]
+
+
+def _parts(work: Work, total: Floats) -> dict[str, Floats]:
+    if len(work.busy) < 2:
+        return {}
+    whole = np.nansum(total)
+    return {name: s for name, s in work.busy.items() if np.nansum(s) >= _SMALL_PART * whole}

@@ -2,8 +2,8 @@
 
 kafka-python's leader of a group compares the metadata of its assignment with the newest to learn that it must assign
 again. When a topic becomes known just while it assigns, the two are the same and the assignment is empty: it waits for
-ever without an error (once in some thirty starts beside a broker that comes up and topics that are just made). Seen from
-the broker that is plain: there are partitions, and no member of the group holds them.
+ever without an error (once in some thirty starts beside a broker that comes up and topics that are being made). Seen
+from the broker that is plain: there are partitions, and no member of the group holds them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How contract tables look on disk: Arrow schema with the partition column, Delta settings, encodings.
 
-The settings were measured (``benchmarks/speed/pipeline.py``): statistics on the first four columns only keep a commit at
-some 15 ms where all-column statistics cost 240; encodings follow what a column does over time.
+The settings were measured (``benchmarks/speed/pipeline.py``): statistics on the first four columns only keep a commit
+at some 15 ms where all-column statistics cost 240; encodings follow what a column does over time.
 """
 
 from __future__ import annotations

@@ -48,6 +48,8 @@ STATE_EVERY: Final = 10
 CATCH_UP: Final = timedelta(hours=6)
 """How far back rounds are made up for; what is older is history, learned from and not judged."""
 _NODE_ID: Final = "detect"
+_ROWS: Final = 5000
+"""Rows of a message at most: a large fleet ends its day with a hundred thousand."""
 
 ROUNDS = prometheus_client.Counter("graynode_detect_rounds_total", "Detection rounds")
 SECONDS = prometheus_client.Histogram("graynode_detect_round_seconds", "Time of the detectors per round")
@@ -192,7 +194,7 @@ class Detect:
     def _begin(self, until: datetime) -> bool:
         """Where to go on: after the stored state, or at the first window of the last six hours. False: nothing yet."""
         oldest = until - CATCH_UP
-        found = restore(self._stored_states, oldest, self._rounds.window_s, self._rounds.detectors)
+        found = restore(self._stored_states, oldest, self._rounds.window_s, self._rounds.keepers)
         if found is not None:
             self._rounds.states = dict(found.states)
             self._writer.took(found.states, found.parts)
@@ -224,6 +226,9 @@ class Detect:
         end = result.start + timedelta(seconds=result.window_s)
         self._queue("finding", found)
         self._queue("round", [self._round_row(result)])
+        for at in range(0, len(result.node_days), _ROWS):
+            rows = [{"cluster": self.config.cluster, **row} for row in result.node_days[at : at + _ROWS]]
+            self._queue("node_day", rows)
         with self._lock:
             revisions = self._incidents.add(found, end) + self._incidents.tick(end)
             try:
@@ -248,7 +253,7 @@ class Detect:
         self._since_state += rounds
         if self._since_state < STATE_EVERY:
             return
-        for row in self._writer.rows(start, self._rounds.window_s, self._rounds.detectors, self._rounds.states):
+        for row in self._writer.rows(start, self._rounds.window_s, self._rounds.keepers, self._rounds.states):
             self._queue("state", [row])
         self._since_state = 0
         self._flush()

@@ -13,17 +13,23 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 import polars as pl
 
-from graynode.detectors.base import Detector, State
+from graynode.detectors.base import State
 
 MANIFEST: Final = "manifest"
 _PART_BYTES: Final = 3 << 20
 """Of Arrow before base64: a message has room for one part under its 8 MiB."""
 _TRIES: Final = 5
 Row = dict[str, Any]
+
+
+class Keeper(Protocol):
+    """Whose memory is stored: a detector, or what else a round remembers. Memory of another version is not taken up."""
+
+    version: ClassVar[int]
 
 
 @dataclass(slots=True)
@@ -34,7 +40,7 @@ class StateWriter:
     _written: dict[str, tuple[pl.DataFrame, list[str]]] = field(default_factory=dict)
 
     def rows(
-        self, start: datetime, window_s: int, detectors: Mapping[str, Detector], states: Mapping[str, State]
+        self, start: datetime, window_s: int, detectors: Mapping[str, Keeper], states: Mapping[str, State]
     ) -> Iterator[Row]:
         """The rows to publish after the round that began at ``start``, the manifest last."""
         manifest: dict[str, list[str]] = {}
@@ -84,7 +90,7 @@ class Read(Protocol):
         ...
 
 
-def restore(read: Read, since: datetime, window_s: int, detectors: Mapping[str, Detector]) -> Restored | None:
+def restore(read: Read, since: datetime, window_s: int, detectors: Mapping[str, Keeper]) -> Restored | None:
     """The newest complete state of a round not before ``since``. Of a detector whose version has changed: nothing."""
     names = read(since, None, ["ts", "detector"]).filter(pl.col("detector") == MANIFEST)
     for ts in sorted(set(names.get_column("ts")), reverse=True)[:_TRIES]:
@@ -109,7 +115,7 @@ def _at(read: Read, ts: datetime) -> dict[str, str]:
     return dict(zip(rows.get_column("detector"), rows.get_column("state"), strict=True))
 
 
-def _same(place: str, versions: Mapping[str, int], detectors: Mapping[str, Detector]) -> bool:
+def _same(place: str, versions: Mapping[str, int], detectors: Mapping[str, Keeper]) -> bool:
     name = place.partition(".")[0]
     return name in detectors and detectors[name].version == versions.get(name)
 

@@ -7,6 +7,7 @@ permission; 3 nothing to let go of (no agent is running here, or it does not rea
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import getpass
 import os
@@ -26,6 +27,8 @@ from graynode.service.config import Config, ConfigError
 _WAIT_S: Final = 20.0
 """A round, and the few seconds that a child in a slow call may take to end."""
 _LOOK_S: Final = 0.1
+_DISK_FULL: Final = -1
+"""The request to come back could not be written."""
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600}
 _DURATION: Final = re.compile(r"(?:[0-9]{1,6}[smh]){1,3}")
 
@@ -51,7 +54,13 @@ def release(config: Config, for_: str, reason: str = "", *, wait_s: float = _WAI
 
 def resume(config: Config, *, wait_s: float = _WAIT_S) -> int:
     """Ask the agent to come back before the time is over."""
-    return _ask(config, Request(uuid.uuid4().hex, by=_who()), wait_s, _resumed)
+    code = _ask(config, Request(uuid.uuid4().hex, by=_who()), wait_s, _resumed)
+    if code == _DISK_FULL:
+        # No request can be written: the one in force is taken away, which the agent sees in its next round.
+        with contextlib.suppress(FileNotFoundError):
+            (config.agent.state_dir / REQUEST).unlink()
+        return _say(0, f"{config.agent.state_dir} is full: the release is withdrawn, and the agent reads NVML again")
+    return code
 
 
 def _ask(config: Config, request: Request, wait_s: float, told: Callable[[Answer], int]) -> int:
@@ -68,6 +77,8 @@ def _ask(config: Config, request: Request, wait_s: float, told: Callable[[Answer
     except PermissionError as error:
         return _say(2, f"{error.filename}: no permission; run as root or as the agent's user")
     except OSError as error:
+        if request.until is None and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return _DISK_FULL
         return _say(1, f"{error.filename or folder}: {error.strerror}; nothing was asked of the agent")
     answer = _wait(folder, request.id, wait_s)
     if answer is not None:

@@ -10,14 +10,18 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 import polars as pl
 
+from graynode.detectors import make
 from graynode.detectors.base import Detector, Learner, Round, State
 from graynode.detectors.findings import none
+from graynode.detectors.node_days import NodeDays
+from graynode.detectors.thresholds import Thresholds, shipped
 from graynode.pipeline.lake import Lake
 from graynode.pipeline.schema import WINDOW_S
+from graynode.service.detector_state import Keeper
 
 _TABLES: Final = ("gpu", "link", "host")
 _KEYS: Final = {
@@ -39,6 +43,8 @@ class Result:
     machines: set[str]
     late: int
     seconds: float
+    node_days: list[dict[str, Any]] = field(default_factory=list)
+    """Rows of table ``node_day``, where this round was the first of a new day."""
 
 
 @dataclass(slots=True)
@@ -50,7 +56,11 @@ class Rounds:
     detectors: Mapping[str, Detector]
     window: str = "30s"
     shadow: bool = False
+    silent: Sequence[str] = ()
+    """Detectors that stay in shadow whatever the others do."""
+    thresholds: Thresholds = field(default_factory=shipped)
     states: dict[str, State] = field(default_factory=dict)
+    node_days: NodeDays = field(default_factory=NodeDays)
     _machines: set[str] = field(default_factory=set)
     _probes: int = -1
     _versions: dict[str, int] = field(default_factory=dict)
@@ -59,6 +69,16 @@ class Rounds:
     def window_s(self) -> int:
         """Length of a window."""
         return WINDOW_S[self.window]
+
+    @property
+    def keepers(self) -> dict[str, Keeper]:
+        """Everything whose memory is in ``states``."""
+        return {**self.detectors, NodeDays.name: self.node_days}
+
+    def use(self, thresholds: Thresholds) -> None:
+        """Decide by other thresholds from the next round on. Memory stays: sums are in units of effect."""
+        self.thresholds = thresholds
+        self.detectors = {name: make(name, thresholds) for name in self.detectors}
 
     def prime(self, before: datetime, days: int = HISTORY_D) -> int:
         """Learn what is normal from hour windows of past days, a day at a time; gives how many days had any."""
@@ -144,12 +164,16 @@ class Rounds:
             scored = detector.score(round_, self.states.get(name, {}))
             self.states[name] = scored.state
             if scored.findings.height:
-                found.append(scored.findings.with_columns(live=pl.lit(name == "rules" or not self.shadow)))
+                live = name == "rules" or not (self.shadow or name in self.silent)
+                found.append(scored.findings.with_columns(live=pl.lit(live)))
         machines = _machines(round_)
         late = len(self._machines - machines)
         self._machines = machines or self._machines
         findings = pl.concat(found) if found else none()
-        return Result(round_.start, round_.window_s, findings, machines, late, time.perf_counter() - began)
+        kept = self.states.get(NodeDays.name, {})
+        self.states[NodeDays.name], ended = self.node_days.take(round_, self.states, findings, self.thresholds, kept)
+        seconds = time.perf_counter() - began
+        return Result(round_.start, round_.window_s, findings, machines, late, seconds, ended)
 
     def versions(self) -> dict[str, int]:
         """Versions of the window tables when the rounds at hand were read."""

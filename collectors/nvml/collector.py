@@ -72,7 +72,7 @@ class Nvml:
         self._links = NvLinks(machine, self._load.current, nvlink_watch_s)
         self._told = Told(switched)
         self._blindness = Blindness(self._presence, monotonic)
-        self._letting_go = LettingGo(Release(machine.state_dir), self._session, self._presence)
+        self._letting_go = LettingGo(Release(machine.state_dir, monotonic), self._session, self._presence)
         self._slots: dict[int, Known] = {}
         self._owed: frozenset[int] = frozenset()
         self._read_classes: set[int] = set()

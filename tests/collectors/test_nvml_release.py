@@ -33,7 +33,8 @@ def ask(node: Rig, until: datetime | None, id_: str = "one") -> None:
 
 
 def at(node: Rig, seconds: float) -> Rows:
-    """A round so many seconds after the start."""
+    """A round so many seconds after the start, by both clocks."""
+    node.ahead_s = seconds
     return node.round(ts=T0 + timedelta(seconds=seconds))
 
 
@@ -69,8 +70,8 @@ def test_released_and_back_by_itself(tmp_path: Path) -> None:
             "nvml_up": None, "gpus_read": None, "nvml_call_max_ms": None, "driver_version": "580.126.09",
         }  # fmt: skip
         assert context.pids == {}
-        assert at(node, 59) == {}
-        rows = node.round(ts=T0 + timedelta(seconds=60))
+        assert at(node, 40) == {}
+        rows = at(node, 60)
         assert events(rows, "nvml_resumed")
         while not samples(rows):
             rows = at(node, 61)
@@ -95,6 +96,19 @@ def test_resumed_when_asked(tmp_path: Path) -> None:
         answer = read_answer(node.machine.state_dir / ANSWER)
         assert answer is not None
         assert (answer.id, answer.released) == ("three", False)
+
+
+@pytest.mark.parametrize("jump", [timedelta(days=400), timedelta(days=-400), timedelta(minutes=-2)])
+def test_the_wall_clock_is_set_meanwhile(tmp_path: Path, jump: timedelta) -> None:
+    """It lasts as long as was asked for, whatever the wall clock says by then."""
+    with rig(tmp_path, gpus=1) as node:
+        at(node, 0)
+        ask(node, T0 + timedelta(seconds=60))
+        assert events(at(node, 1), "nvml_released")
+        node.ahead_s = 30
+        assert node.round(ts=T0 + timedelta(seconds=30) + jump) == {}
+        node.ahead_s = 61
+        assert events(node.round(ts=T0 + timedelta(seconds=61) + jump), "nvml_resumed")
 
 
 def test_it_survives_a_restart(tmp_path: Path) -> None:
@@ -176,6 +190,7 @@ def test_nobody_is_called_lost(tmp_path: Path) -> None:
         assert findings_of(node.collector.host_fields(), pci=1) == []
         assert findings_of({"gpus_read": 1, "nvml_up": 1}, pci=1)  # as it would be without the release
         node.scenario.unset("init", "sys").write()
+        node.ahead_s = 61
         rows = node.until(lambda r: bool(events(r, "gpu_lost")))
         assert [f["cause"] for f in told(rows)] == ["gpu_lost"]
 

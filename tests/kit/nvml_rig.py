@@ -37,7 +37,10 @@ class Rig:
         self.sys = nvml_standin.pci_tree(root / "sys", scenario)
         self.machine: Machine = machine(root / "state", sys=self.sys)
         self.env = standin.env(scenario.path, calls=self.calls if nvml.pop("record", False) else None)
-        self._options = {"env": self.env, "patience": SOON, "deadline_s": PATIENT_S, **nvml}
+        self.ahead_s = 0.0
+        """How much further than real time the collector's steady clock is."""
+        clock = {"monotonic": lambda: time.monotonic() + self.ahead_s}
+        self._options = {"env": self.env, "patience": SOON, "deadline_s": PATIENT_S, **clock, **nvml}
         self.collector = Nvml(self.machine, **self._options)
 
     def round(self, *due: int, ts: datetime | None = None) -> Rows:

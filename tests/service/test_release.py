@@ -148,6 +148,26 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert said == f"graynode: {tmp_path}/state: No space left on device; nothing was asked of the agent\n"
 
 
+def test_coming_back_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where no request can be written the one in force is taken away, which is what the agent looks at."""
+    config = load(_config(tmp_path), env={})
+
+    def full(path: Path, content: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(release, "write", full)
+    with lock_state(tmp_path / "state"):
+        request = tmp_path / "state/nvml_release.json"
+        request.write_text("{}")
+        assert release.resume(config, wait_s=0.3) == 0
+    assert not request.exists()
+    assert capsys.readouterr().out == (
+        f"graynode: {tmp_path}/state is full: the release is withdrawn, and the agent reads NVML again\n"
+    )
+
+
 def test_durations() -> None:
     """Hours, minutes and seconds, up to a day; anything else is said with what would do."""
     assert duration("30m") == timedelta(minutes=30)

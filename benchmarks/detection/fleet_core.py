@@ -1,0 +1,172 @@
+"""The statistical core at fleet size: one signal of many GPUs, window after window, through the product's accumulator.
+
+What the product does to a signal in a round (``detectors.residual``, ``in_job``, ``accumulate``) on rows of equal jobs
+instead of frames: the residual against own baseline and the leave-one-out median of the job, its sum S across jobs, and
+a second sum against the job's own first half hour. ``tests/evaluation/test_fleet_core.py`` holds that both give the
+same numbers. Arrays are float32 of shape (jobs, GPUs of a job); log units, more is worse.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from graynode.benchmarks.detection.noise import Array, Noise, Windows
+from graynode.detectors import accumulate
+from graynode.detectors.accumulate import TAU
+from graynode.detectors.in_job import REFERENCE_S
+
+WINDOW_S: Final = 30
+DAY: Final = 86_400 // WINDOW_S
+"""Windows of a day."""
+HALF_HOUR: Final = int(REFERENCE_S) // WINDOW_S
+"""Windows of a job's beginning, which its reference is made of."""
+_DAYS_KEPT: Final = 28
+_DAYS_OLD: Final = 21
+"""Days −28 to −8: what a baseline is the median of."""
+_JOB_DAYS: Final = (1 / 6, 2.0)
+"""Jobs last from four hours to two days, log-uniform: a stated choice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """What is left out in an ablation; the product leaves out nothing."""
+
+    own_history: bool = True
+    peers: bool = True
+    accumulation: bool = True
+    learning_protection: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """``jobs`` of ``gpus`` each run at any time. Nodes have ``per_node`` GPUs and belong to one job."""
+
+    jobs: int = 125
+    gpus: int = 80
+    per_node: int = 8
+
+    @property
+    def nodes(self) -> int:
+        """Machines of the fleet."""
+        return self.jobs * self.gpus // self.per_node
+
+    def by_node(self, values: Array) -> Array:
+        """The largest value of each node's GPUs."""
+        return values.reshape(self.nodes, self.per_node).max(axis=1)
+
+
+class Fleet:
+    """Healthy GPUs under load, their baselines and sums. ``step`` is one window; ``across`` and ``in_job`` are S."""
+
+    def __init__(
+        self, noise: Noise, size: Size, rng: np.random.Generator, method: Method | None = None,
+        job_windows: tuple[int, int] | None = None,
+    ) -> None:  # fmt: skip
+        self.size, self._rng, self._method = size, rng, method or Method()
+        shape = (size.jobs, size.gpus)
+        self._noise = Windows(noise, shape, rng)
+        self._lasts = job_windows or (round(_JOB_DAYS[0] * DAY), round(_JOB_DAYS[1] * DAY))
+        self._days: Array = noise.offset * rng.standard_normal((_DAYS_KEPT, *shape), dtype=np.float32)
+        self.base: Array = self._baseline()
+        self.offset: Array = self._noise.offsets(*shape)
+        self.age = np.zeros(size.jobs, dtype=np.int64)
+        self._ends = self._lengths(size.jobs)
+        self.across: Array = np.zeros(shape, dtype=np.float32)
+        self.in_job: Array = np.zeros(shape, dtype=np.float32)
+        self._reference: Array = np.full(shape, np.nan, dtype=np.float32)
+        self._begun: Array = np.zeros(shape, dtype=np.float32)
+        self._today: Array = np.zeros(shape, dtype=np.float32)
+        self._windows: Array = np.zeros(shape, dtype=np.float32)
+        self.suspect_above = np.float32(np.inf)
+        """Sum from which a GPU's windows are no longer learned: half of the threshold."""
+
+    def step(self, effect: Array | None = None) -> Array:
+        """One window of healthy noise, worse by ``effect`` where given; gives the residual across jobs."""
+        self._change_jobs()
+        x = self._noise.next() + self.offset
+        if effect is not None:
+            x += effect
+        r = self.score(x)
+        self.age += 1
+        return r
+
+    def score(self, x: Array) -> Array:
+        """One window's values through residual and sums."""
+        known = x - self.base if self._method.own_history else x
+        r = self._against_peers(known)
+        self.across = self._sum(self.across, r)
+        self.in_job = self._sum(self.in_job, self._since_job_began(x))
+        self._learn(r)
+        return r
+
+    def midnight(self) -> None:
+        """A day has passed: its centre joins the history, and baselines are made anew."""
+        fresh = np.divide(self._today, self._windows, out=self.base.copy(), where=self._windows >= 10)
+        self._days = np.concatenate([self._days[1:], fresh[None]])
+        self._today[:], self._windows[:] = 0.0, 0.0
+        self.base = self._baseline()
+
+    def _baseline(self) -> Array:
+        median: Array = np.median(self._days[:_DAYS_OLD], axis=0).astype(np.float32)
+        return median
+
+    def _against_peers(self, values: Array) -> Array:
+        return values - others_median(values) if self._method.peers else values
+
+    def _sum(self, before: Array, r: Array) -> Array:
+        if not self._method.accumulation:
+            return np.where(np.isnan(r), before, np.maximum(r, 0.0))
+        after: Array = accumulate.cusum(before, r, TAU)  # type: ignore[arg-type, assignment]  # float32 all the way
+        return after
+
+    def _since_job_began(self, x: Array) -> Array:
+        begins = np.flatnonzero(self.age < HALF_HOUR)
+        if len(begins):
+            rows = x[begins]
+            self._begun[begins] += rows - np.median(rows, axis=1, keepdims=True)
+            ready = begins[self.age[begins] == HALF_HOUR - 1]
+        known = x - self._reference
+        r = self._against_peers(known)
+        if len(begins):
+            r[begins] = np.nan
+            self._reference[ready] = self._begun[ready] / np.float32(HALF_HOUR)
+        return r
+
+    def _learn(self, r: Array) -> None:
+        """Today's centre, of the windows of those that are not suspected; one window's say is bounded."""
+        own = np.clip(r, -3 * TAU, 3 * TAU) + self.base
+        if self._method.learning_protection and np.isfinite(self.suspect_above):
+            healthy = self.across < self.suspect_above
+            self._today += np.where(healthy, own, 0.0)
+            self._windows += healthy
+        else:
+            self._today += own
+            self._windows += 1.0
+
+    def _change_jobs(self) -> None:
+        over = np.flatnonzero(self.age >= self._ends)
+        if len(over):
+            self.offset[over] = self._noise.offsets(len(over), self.size.gpus)
+            self.age[over], self._ends[over] = 0, self._lengths(len(over))
+            self._begun[over], self._reference[over], self.in_job[over] = 0.0, np.nan, 0.0
+
+    def _lengths(self, count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        low, high = np.log(self._lasts)
+        lengths: np.ndarray[tuple[int], np.dtype[np.int64]] = np.exp(self._rng.uniform(low, high, count)).astype(int)
+        return lengths
+
+
+def others_median(values: Array) -> Array:
+    """``residual.leave_one_out_median`` of rows without gaps: whoever is below the middle has the one above as median."""
+    count = values.shape[1]
+    ordered = np.sort(values, axis=1)
+    half = count // 2
+    if count % 2 == 0:
+        low, high = ordered[:, half - 1 : half], ordered[:, half : half + 1]
+        return np.where(values <= low, high, low)
+    below, middle, above = (ordered[:, half + i : half + i + 1] for i in (-1, 0, 1))
+    rest = np.where(values > middle, below + middle, below + above)
+    return np.where(values < middle, middle + above, rest) / np.float32(2.0)
