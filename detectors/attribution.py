@@ -3,11 +3,11 @@
     case = Case(placement, now, events=…, log=…)        # frames of the contract's tables; absent ones are empty
     judged = judge(case)                                # a Judgement: verdict, kind, confidence, clues in order of time
 
-The first cause in time on a machine of the job decides, clocks' disagreement allowed for; what follows from it elsewhere
-(collective timeouts, Xid 43 and 45) is cascade. A cause is looked for from ten minutes before the end, or before the
-job stood still, to five minutes after. Nothing is guessed from an exit code, and *unknown* is an answer. Pure: rows in
-any order, and rows of other jobs and machines beside them, give the same judgement. ``docs/attribution.md`` has the
-rules as tables.
+The first cause in time on a machine of the job decides, clocks' disagreement allowed for; what follows from it
+elsewhere (collective timeouts, Xid 43 and 45) is cascade. A cause is looked for from ten minutes before the end, or
+before the job stood still, to five minutes after. Nothing is guessed from an exit code, and *unknown* is an answer.
+Pure: rows in any order, and rows of other jobs and machines beside them, give the same judgement. ``docs/attribution.md``
+has the rules as tables.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _EMPTY: Final = pl.DataFrame()
 class Case:
     """All that is known around one placement. Frames have the contract's columns; an absent one is empty.
 
-    ``gpus`` and ``hosts`` are 30 s windows of its machines, ``states`` the scheduler's node states. ``history`` are Xids
-    of these machines of the last weeks with ``job_id`` and ``user``; ``same_image`` ended placements of the same image;
-    ``others`` ended placements of other jobs on these machines. ``missing`` says what could not be asked.
+    ``gpus`` and ``hosts`` are 30 s windows of its machines, ``states`` the scheduler's node states. ``history`` are
+    Xids of these machines of the last weeks with ``job_id`` and ``user``; ``same_image`` ended placements of the same
+    image; ``others`` ended placements of other jobs on these machines. ``missing`` says what could not be asked.
     """
 
     placement: Placement

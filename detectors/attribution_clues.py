@@ -50,7 +50,7 @@ _HOST: Final[Mapping[str, tuple[str, int]]] = {
 _NEEDED: Final = ("nvidia-fabricmanager", "slurmd", "kubelet")
 """Services without which a job on the node cannot go on."""
 _OUTAGE_S: Final = (7.5, 30.0)
-"""One contiguous outage of a port that a collective does not survive: of NCCL 2.14 to 2.22, and of any (FACTS.md §0)."""
+"""One contiguous outage of a port that no collective survives: of NCCL 2.14 to 2.22, and of any (FACTS.md §0)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,14 @@ class Clue:
     @property
     def order(self) -> tuple[datetime, str, str, str, str, str]:
         """Time first, then what makes any order of rows the same."""
-        return (self.at, self.node_id or "", self.detail, self.gpu_uuid or self.pci_bus_id or "", self.source, self.message)
+        return (
+            self.at,
+            self.node_id or "",
+            self.detail,
+            self.gpu_uuid or self.pci_bus_id or "",
+            self.source,
+            self.message,
+        )
 
     @property
     def place(self) -> tuple[str | None, str | None]:
@@ -261,7 +268,12 @@ def _joined(clues: list[Clue]) -> list[Clue]:
 
 
 def _is_twin(one: Clue, other: Clue) -> bool:
-    if one.detail != other.detail or one.node_id != other.node_id or other.at - one.at > _SAME or one.link != other.link:
+    if (
+        one.detail != other.detail
+        or one.node_id != other.node_id
+        or other.at - one.at > _SAME
+        or one.link != other.link
+    ):
         return False
     pairs = ((one.gpu_uuid, other.gpu_uuid), (one.pci_bus_id, other.pci_bus_id))
     return any(a and a == b for a, b in pairs) or not any(a and b for a, b in pairs)

@@ -1,4 +1,4 @@
-"""What a scheduler's rows say of one job: its placements, one per attempt, with machines, GPUs, times and how each ended.
+"""What a scheduler's rows say of one job: its placements, one per attempt, with machines, GPUs, times and end.
 
 Times are the scheduler's where it told them; an agent only sees a job go. A row ``requeued`` ends the attempt before
 the one that it counts.
@@ -18,10 +18,12 @@ from graynode.pipeline.schema import JOB_ENDED
 
 BEFORE: Final = timedelta(minutes=10)
 AFTER: Final = timedelta(minutes=5)
-"""Causes are looked for from ten minutes before the end to five after it (Meta's attribution window, METHODS.md §1.2)."""
+"""Causes are looked for from ten minutes before the end to five after it (METHODS.md §1.2, Meta's window)."""
 LONGEST: Final = timedelta(hours=12)
-"""A hang longer than this is looked at from twelve hours before its end: what began earlier is told as standing still."""
+"""A hang longer than this is looked at from so long before its end; what began earlier is told as standing still."""
 _SCHEDULER: Final = ("slurm:", "kubernetes:")
+_TELLING: Final = ("node_fail", "failed", "timeout", "requeued", "cancelled", "completed")
+"""Of several machines' ends the one that tells most: pods that are taken down because one failed are cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +86,12 @@ def placements(rows: pl.DataFrame) -> list[Placement]:
 def _placement(number: int, rows: list[dict[str, Any]]) -> Placement:
     over = [r for r in rows if r.get("end_ts") is not None]
     by_scheduler = [r for r in over if r.get("state") is not None]
-    last = (by_scheduler or over or rows)[-1]
     placed = [r for r in rows if r.get("state") != "queued" and r.get("node")]
     start = min((r["allocated_ts"] for r in rows if r.get("allocated_ts")), default=None)
     if start is None:
         start = min((r["ts"] for r in placed if r.get("end_ts") is None), default=None)
     ended = by_scheduler or over
+    last = min(reversed(ended), key=_telling) if ended else rows[-1]
     return Placement(
         cluster=str(last["cluster"]),
         job_id=str(last["job_id"]),
@@ -104,13 +106,19 @@ def _placement(number: int, rows: list[dict[str, Any]]) -> Placement:
         ranks=_most(rows, "ranks"),
         exit_code=_worst(ended, "exit_code"),
         exit_signal=_worst(ended, "exit_signal"),
-        **{name: _said(rows, name) for name in _TEXTS},
+        job_alias=_said(rows, "job_alias"),
+        user=_said(rows, "user"),
+        account=_said(rows, "account"),
+        partition=_said(rows, "partition"),
+        work=_said(rows, "work"),
+        image_digest=_said(rows, "image_digest"),
+        code_revision=_said(rows, "code_revision"),
+        config_hash=_said(rows, "config_hash"),
     )
 
 
-_TEXTS: Final = (
-    "job_alias", "user", "account", "partition", "work", "image_digest", "code_revision", "config_hash",
-)  # fmt: skip
+def _telling(row: Mapping[str, Any]) -> int:
+    return _TELLING.index(row["state"]) if row["state"] in _TELLING else len(_TELLING)
 
 
 def _machines(placed: Iterable[Mapping[str, Any]]) -> dict[str, str | None]:

@@ -85,7 +85,9 @@ _LINES: Final[tuple[tuple[str, _Said], ...]] = (
 _TABLE: Final = tuple((re.compile(pattern, re.IGNORECASE), said) for pattern, said in _LINES)
 _XID: Final = re.compile(r"NVRM: Xid \([^)]{1,40}\): (\d{1,3})\b")
 
-_EXCEPTION: Final = re.compile(r"^(?:\[[^\]]{1,20}\]:? ?|\d{1,6}: ?)?((?:[A-Za-z_]\w{0,60}\.){0,8}[A-Za-z_]\w{0,60})(?::|$)")
+_EXCEPTION: Final = re.compile(
+    r"^(?:\[[^\]]{1,20}\]:? ?|\d{1,6}: ?)?((?:[A-Za-z_]\w{0,60}\.){0,8}[A-Za-z_]\w{0,60})(?::|$)"
+)
 _EXCEPTIONS: Final[tuple[tuple[str, _Said], ...]] = (
     (r"FileNotFoundError|NotADirectoryError|IsADirectoryError", _says(*_DATA, "missing_file", 3)),
     (r"PermissionError", _says(*_DATA, "permission", 3)),
@@ -99,7 +101,7 @@ _EXCEPTIONS: Final[tuple[tuple[str, _Said], ...]] = (
 _NAMED: Final = tuple((re.compile(rf"(?:^|\.)(?:{pattern})$"), said) for pattern, said in _EXCEPTIONS)
 _RUNTIME_CODE: Final = re.compile(
     r"size mismatch|shapes? cannot be|Sizes of tensors|Expected all tensors|expected scalar type|state_dict"
-    r"|inplace operation|must match|is not implemented for|does not require grad|Given groups|same device|invalid shape",
+    r"|inplace operation|must match|is not implemented for|does not require grad|Given groups|same device",
     re.IGNORECASE,
 )
 _BY_KIND: Final[dict[str, _Said]] = {

@@ -20,7 +20,7 @@ from graynode.detectors.memory import Arrays
 DAY_S: Final = 86_400.0
 _OLDEST_D: Final = 28
 _NEWEST_D: Final = 7
-_KEPT_D: Final = 35
+KEPT_D: Final = 35
 FIRM_DAYS: Final = 3
 """Days inside −28…−7 that make a baseline firm. With fewer, the days since then serve, provisionally."""
 _MIN_WINDOWS: Final = 10
@@ -76,7 +76,7 @@ def join(history: pl.DataFrame | None, days: pl.DataFrame, today: float) -> pl.D
     return (
         pl.concat(parts, how="diagonal")
         .unique(subset=["key", "day"], keep="last", maintain_order=True)
-        .filter(pl.col("day") >= today - _KEPT_D)
+        .filter(pl.col("day") >= today - KEPT_D)
         .sort("key", "day")
     )
 

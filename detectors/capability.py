@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-import re
 from typing import Final
 
 import numpy as np
-import polars as pl
 
 from graynode.detectors import residual
 from graynode.detectors.frames import Bools, Floats, View, codes
@@ -70,24 +67,3 @@ def throttled_share(view: View, window_s: int) -> Floats:
         shares.append(np.where(np.isnan(by_time), by_bit, by_time))
     known = ~np.all(np.isnan(shares), axis=0)
     return np.where(known, np.clip(np.nansum(shares, axis=0), 0.0, 1.0), np.nan)
-
-
-def driver_numbers(view: View, host: pl.DataFrame) -> Floats:
-    """The node's driver version as one number that grows with it (580.65.06 → 580 065 006); NaN where unknown."""
-    if not {"node_id", "driver_version_last"} <= set(host.columns) or host.is_empty():
-        return np.full(len(view), np.nan)
-    driver: dict[str, float] = {}
-    for node_id, version in host.select("node_id", "driver_version_last").iter_rows():
-        if version is not None:
-            driver[node_id] = max(driver.get(node_id, 0.0), _number(version))
-    return np.array([driver.get(node_id, np.nan) for node_id in view.text("node_id")])
-
-
-def text_numbers(texts: pl.Series) -> Floats:
-    """A number for each text, null included, that a float holds exactly."""
-    return (texts.fill_null("").hash().to_numpy() >> np.uint64(12)).astype(np.float64)
-
-
-@functools.lru_cache(maxsize=1024)
-def _number(version: str) -> float:
-    return sum(float(part) * 1000.0 ** (2 - i) for i, part in enumerate(re.findall(r"\d+", version)[:3]))

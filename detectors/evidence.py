@@ -1,8 +1,9 @@
 """Evidence of an incident: findings of one signal and one entity, folded into one entry.
 
 A finding's ``evidence`` is a JSON object of the detector's own. These keys mean something to incidents:
-``pci_bus_id``, ``action_source``, ``owner``, ``next_step``, ``disagree`` (who sees it otherwise), ``raw`` (the line as
-read), ``nodes`` (of a shift that many share), ``ts_quality``; ``lines`` (log lines behind it); ``hold`` (true:
+``pci_bus_id``, ``action_source``, ``owner``, ``next_step``, ``title`` (words for the incident's title), ``due_h`` (hours
+until a forecast runs out), ``disagree`` (who sees it otherwise), ``raw`` (the line as read); of a shift that many share
+``nodes``, ``nodes_told`` (how many), ``of_cause`` (what each of them has) and ``shared`` (the place's name); ``ts_quality``; ``lines`` (log lines behind it); ``hold`` (true:
 silence is no proof of health); ``clears`` (signals that this finding says are over; ``xid_*`` takes all that begin
 so); ``new_boot`` (true: it clears only what an earlier boot showed).
 """
@@ -15,6 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
+from graynode.detectors import trend
 from graynode.pipeline.schema import SEVERITIES
 
 Finding = Mapping[str, Any]
@@ -24,7 +26,7 @@ Entry = dict[str, Any]
 MAX_ENTRIES: Final = 30
 """Entries an incident keeps; a node has at most 16 GPUs, so this is cut by nonsense only."""
 _CARRIED: Final = (
-    "detector", "signal", "subject", "boot_id", "gpu_uuid", "link", "value", "unit", "baseline", "peer_median",
+    "detector", "signal", "subject", "cause", "boot_id", "gpu_uuid", "link", "value", "unit", "baseline", "peer_median",
     "peers", "effect", "score", "threshold", "p_value", "message", "action",
 )  # fmt: skip
 _EXTRA: Final = (
@@ -36,8 +38,16 @@ _EXTRA: Final = (
     "disagree",
     "raw",
     "nodes",
+    "nodes_told",
+    "of_cause",
+    "shared",
+    "title",
+    "due_h",
+    "incidents",
     "ts_quality",
 )
+ALSO: Final = "also_pages"
+"""Signal of the entry in which a page names the incidents that it speaks for."""
 
 
 def rank(severity: str | None) -> int:
@@ -69,6 +79,7 @@ def entry(finding: Finding) -> Entry:
     made["count"] = 1
     made["lines"] = int(more.get("lines") or 0)
     made["hold"] = bool(more.get("hold"))
+    made["trend"] = trend.more([], made["value"], 0)
     return made
 
 
@@ -120,10 +131,18 @@ def worst(entries: Iterable[Entry]) -> Entry:
     return min(entries, key=lambda e: (rank(e["severity"]), -e["count"], e["since"], str(e["signal"])))
 
 
-def dump(entries: Iterable[Entry]) -> str:
-    """Entries as JSON, worst first, without the keys that say nothing."""
+def dump(entries: Iterable[Entry], also: Mapping[str, str] | None = None) -> str:
+    """Entries as JSON, worst first, without the keys that say nothing; ``picture`` draws how the value went.
+
+    ``also``: incidents (id → title) that this page speaks for, as a last entry.
+    """
     ordered = sorted(entries, key=lambda e: (rank(e["severity"]), e["since"], str(e["signal"])))
-    return msgspec.json.encode([{k: v for k, v in e.items() if v is not None} for e in ordered]).decode()
+    told = [{k: v for k, v in {**e, "picture": trend.drawn(e["trend"])}.items() if v is not None} for e in ordered]
+    if also and told:
+        said = f"{len(also)} more that would page, within the budget of this shift told under this one"
+        told.append({"signal": ALSO, "severity": "digest", "message": said, "incidents": dict(also),
+                     "since": told[0]["since"], "last": told[0]["last"]})  # fmt: skip
+    return msgspec.json.encode(told).decode()
 
 
 def load(dumped: Any) -> list[Entry]:  # noqa: ANN401 (text of a row, or the array of ``incident.v1``)
@@ -133,6 +152,8 @@ def load(dumped: Any) -> list[Entry]:  # noqa: ANN401 (text of a row, or the arr
     made = [{**dict.fromkeys(keys), "severity": "digest", "count": 1, "lines": 0, "hold": False, **e} for e in parsed]
     for e in made:
         e["since"], e["last"] = moment(e.get("since")), moment(e.get("last"))
+        e["trend"] = [float(v) for v in array(e.get("trend")) if isinstance(v, int | float)]
+        e.pop("picture", None)
     return [e for e in made if e["since"] and e["last"]]
 
 
@@ -158,6 +179,7 @@ def moment(value: Any) -> datetime | None:  # noqa: ANN401 (JSON)
 
 def _fold(old: Entry, new: Entry) -> None:
     old["since"] = min(old["since"], new["since"])
+    old["trend"] = trend.more(old["trend"], new["value"], old["count"])
     old["count"] += new["count"]
     old["lines"] += new["lines"]
     old["hold"] = old["hold"] or new["hold"]

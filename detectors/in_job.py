@@ -40,21 +40,16 @@ def begin(memory: Arrays, view: View, signals: tuple[str, ...]) -> tuple[Bools, 
     return known, other
 
 
-def score(
-    memory: Arrays, signal: str, x: Floats, groups: Peers, window_s: int, learned: Bools | None = None
-) -> Residual:
-    """The residual against the job's own beginning and the peers; windows of the beginning are learned, in place.
+def score(memory: Arrays, signal: str, x: Floats, groups: Peers, window_s: int) -> tuple[Residual, Floats]:
+    """The residual against the job's own beginning and the peers, and that beginning; its windows are learned, in place.
 
-    ``x`` is NaN where there is no job. ``learned`` says which windows may teach. Windows longer than the beginning
-    cannot tell.
+    ``x`` is NaN where there is no job. Windows longer than the beginning cannot tell.
     """
     total, windows = memory[f"{signal}.job_total"], memory[f"{signal}.job_windows"]
     needed = np.ceil(REFERENCE_S / window_s) if window_s <= REFERENCE_S else np.inf
     reference = np.divide(total, windows, out=np.full(len(total), np.nan), where=windows >= needed)
     r, own = residual.against_own_and_peers(x, reference, groups)
     taken = (windows < needed) & ~np.isnan(own)
-    if learned is not None:
-        taken &= learned
     memory[f"{signal}.job_total"] = total + np.where(taken, own, 0.0)
     memory[f"{signal}.job_windows"] = windows + taken
-    return r
+    return r, reference

@@ -6,14 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from graynode.detectors.advice import ADVICE
-from graynode.detectors.evidence import Entry, worst
+from graynode.detectors.evidence import ALSO, Entry, worst
 from graynode.detectors.gpu_words import named
 
 
-def words(told: Mapping[str, Any], entries: Sequence[Entry]) -> dict[str, Any]:
-    """What the incident says of itself, from its worst entry and, where that is silent, from its cause."""
+def words(told: Mapping[str, Any], entries: Sequence[Entry], also: Mapping[str, str]) -> dict[str, Any]:
+    """What the incident says of itself, from its worst entry and, where that is silent, from its cause.
+
+    ``also`` are the incidents (id → title) that this page speaks for.
+    """
     speaker = worst(entries)
-    advice = ADVICE.get(told["cause"], ADVICE["unusual"])
+    advice = ADVICE.get(speaker.get("cause") or told["cause"]) or ADVICE.get(told["cause"], ADVICE["unusual"])
     name = told["node"] or told["node_id"]
     gpus = {e["pci_bus_id"] or e["gpu_uuid"] for e in entries} - {None}
     return {
@@ -21,12 +24,34 @@ def words(told: Mapping[str, Any], entries: Sequence[Entry]) -> dict[str, Any]:
         "link": speaker["link"],
         "pci_bus_id": speaker["pci_bus_id"],
         "severity": speaker["severity"],
-        "title": f"{name}: {advice.title}{_where(speaker, len(gpus))}{_number(speaker)}",
+        "title": f"{name}: {speaker.get('title') or advice.title}{_where(speaker, len(gpus))}{_number(speaker)}"
+        f"{_more(also)}",
         "action": speaker["action"] or advice.action,
         "action_source": speaker["action_source"] or "graynode",
         "owner": speaker["owner"] or advice.owner,
-        "next_step": speaker["next_step"] or advice.next_step,
+        "next_step": (speaker["next_step"] or advice.next_step) + _waits(also),
     }
+
+
+def also_pages(entries: Sequence[Entry]) -> tuple[list[Entry], dict[str, str]]:
+    """Entries as they came from detectors, and the incidents that this page spoke for, by id."""
+    also: dict[str, str] = {}
+    for e in entries:
+        if e["signal"] == ALSO:
+            also.update({str(k): str(v) for k, v in (e.get("incidents") or {}).items()})
+    return [e for e in entries if e["signal"] != ALSO], also
+
+
+def _more(also: Mapping[str, str]) -> str:
+    return f" (and {len(also)} more that would page)" if also else ""
+
+
+def _waits(also: Mapping[str, str]) -> str:
+    """The page budget's overflow, so that whoever is awake sees it."""
+    if not also:
+        return ""
+    first = "; ".join(f"{title} ({identity[:8]})" for identity, title in sorted(also.items())[:3])
+    return f" Also waiting for a decision: {first}{' …' if len(also) > 3 else ''}."
 
 
 def _where(speaker: Entry, gpus: int) -> str:

@@ -28,9 +28,9 @@ _LEAST: Final = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Single runs. ``history`` numbers GPU and work (whose earlier runs are one past), ``beside`` the runs of the same
-    work at the same time and place (−1: none), ``time_s`` orders them, ``worse`` is the log of what was measured, signed
-    so that higher is slower; NaN is "not known"."""
+    """Single runs. ``history`` numbers GPU and work, whose earlier runs are one past; ``beside`` the runs of the same work
+    at the same time and place (−1: none). ``time_s`` orders them. ``worse`` is the log of what was measured, signed so
+    that higher is slower; NaN is "not known"."""
 
     history: Ints
     beside: Ints
@@ -41,8 +41,8 @@ class Runs:
 @dataclass(frozen=True, slots=True)
 class Judged:
     """Of each run: the own ``baseline`` (NaN: no earlier run) from so many ``earlier`` runs, the ``shift`` of its
-    ``peers`` (0 of 0 where they are too few), the ``excess`` in log units, and its own ``squares`` of earlier excess over
-    ``settled`` runs, each in parts of its widening."""
+    ``peers`` (0 of 0 where they are too few), and the sum of ``squares`` of its earlier excess over ``settled`` runs,
+    each in parts of its widening."""
 
     worse: Floats
     baseline: Floats
@@ -58,22 +58,21 @@ class Judged:
         return np.asarray(self.worse - self.baseline - self.shift, dtype=np.float64)
 
     def spread(self, usual: float) -> Floats:
-        """The standard deviation that an excess of this GPU should have, where ``usual`` is that of GPUs at this work."""
+        """The standard deviation that this GPU's excess should have, ``usual`` being that of GPUs at this work."""
         own = (PRIOR_RUNS * usual**2 + self.squares) / (PRIOR_RUNS + self.settled)
-        return np.sqrt(own * _widening(self.earlier, self.peers))
+        return np.asarray(np.sqrt(own * _widening(self.earlier, self.peers)), dtype=np.float64)
 
     def score(self, usual: float) -> Floats:
         """The excess in spreads. NaN without an earlier run."""
         return self.excess / self.spread(usual)
 
 
-def judge(runs: Runs, *, own: bool = True, peers: bool = True) -> Judged:
+def judge(runs: Runs, *, peers: bool = True) -> Judged:
     """Judge every run by what was before it and beside it; what comes later changes nothing.
 
-    ``own`` and ``peers`` leave that part out, to measure what it is worth: without ``own`` the baseline is the median of
-    all earlier runs of anybody.
+    ``peers=False`` leaves those beside it out, to measure what they are worth.
     """
-    baseline, earlier = _earlier_median(runs, own=own)
+    baseline, earlier = _earlier_median(runs)
     shift, beside = np.zeros(len(runs.worse)), np.zeros(len(runs.worse), dtype=np.int64)
     if peers:
         shift, beside = leave_one_out_median(runs.worse - baseline, runs.beside)
@@ -87,8 +86,8 @@ def judge(runs: Runs, *, own: bool = True, peers: bool = True) -> Judged:
 def usual_spread(judged: Judged, resolution: float = 0.0) -> float:
     """The spread usual among these runs: median absolute excess in parts of its widening, by 0.6745.
 
-    Not less than half the signal's ``resolution`` (log units): runs that agree to the last digit make one digit no fault.
-    NaN where no run has an earlier one.
+    Not less than half the signal's ``resolution`` (log units): runs that agree to the last digit make one digit no
+    fault. NaN where no run has an earlier one.
     """
     known = np.abs(judged.excess) / np.sqrt(_widening(judged.earlier, judged.peers))
     known = known[~np.isnan(known)]
@@ -135,13 +134,12 @@ def _ordered(history: Ints, time_s: Floats, known: np.ndarray) -> _Ordered:
     return _Ordered(order, start, np.maximum.accumulate(np.where(later, place, 0)) - start)
 
 
-def _earlier_median(runs: Runs, *, own: bool) -> tuple[Floats, Ints]:
+def _earlier_median(runs: Runs) -> tuple[Floats, Ints]:
     """Median of the strictly earlier runs of the same history, and how many they are."""
     n = len(runs.worse)
     median, count = np.full(n, np.nan), np.zeros(n, dtype=np.int64)
-    history = runs.history if own else np.zeros(n, dtype=np.int64)
     known = ~(np.isnan(runs.worse) | np.isnan(runs.time_s))
-    o = _ordered(history, runs.time_s, known)
+    o = _ordered(runs.history, runs.time_s, known)
     values = runs.worse[o.order]
     found = np.full(len(values), np.nan)
     # One step per length of the past, all GPUs at once: as many as the longest history has runs

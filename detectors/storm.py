@@ -1,7 +1,9 @@
 """Many nodes with one cause within minutes are one event: a driver roll-out, a rack's power, a switch.
 
-Findings of rounds are grouped by the detectors themselves (``findings``, ``rules``); this is for what comes one by
-one, the hard events. From the tenth node on, what would open another node's incident joins one about the cluster.
+Findings of one round are grouped by the detectors themselves (``shifts``); this is for what comes one by one, hard
+events and nodes that cross their thresholds in different rounds. From the third node of a rack, domain or switch on
+that is concerned by half, the fifth of a job or driver, or the tenth of any kind, what would open another node's
+incident joins one about the place.
 Faults that single GPUs have by their own nature (lost, memory) are never grouped; of hosts' faults only those of
 what many share: a file server, a service that a roll-out broke, each by its name.
 """
@@ -10,75 +12,134 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from graynode.detectors.evidence import Finding, details
+from graynode.detectors.cases import SHARED, Case
+from graynode.detectors.context import Context
+from graynode.detectors.evidence import Finding, details, moment
+from graynode.detectors.places import Place
+from graynode.detectors.shifts import NAMED_NODES, about
 
 NODES: Final = 10
 """So many nodes by chance within five minutes is implausible at any fleet's fault rate (6.5 in 1,000 node-days)."""
+_FEW: Final = 3
 WITHIN: Final = timedelta(minutes=5)
+WITH_IT: Final = timedelta(minutes=30)
+"""What began half an hour before a shift or later is a part of it: sums reach their thresholds at different times."""
 CAUSES: Final = frozenset({
-    "monitoring_blind", "driver_fault", "nvlink_fault", "link_down", "link_flap", "network_fault", "clock_skew",
-    "thermal", "power_brake", "slow_gpu", "unusual",
+    "monitoring_blind", "driver_fault", "nvlink_fault", "link_down", "link_flap", "link_errors", "link_degraded",
+    "network_fault", "clock_skew", "thermal", "power_brake", "slow_gpu", "unusual",
 })  # fmt: skip
-_SHARED: Final = ("mount_hung_", "mount_failing_", "service_failed_", "service_restarted_")
+_SHARED_HOST: Final = ("mount_hung_", "mount_failing_", "service_failed_", "service_restarted_")
 """Signals of ``host_fault`` that many nodes have for one reason; their ends name the mount or the service."""
 _KEPT: Final = 100_000
 _NAMES_KEPT: Final = 1_000
-_NAMED: Final = 50
 
 
 class Storms:
-    """Remembers which nodes opened or joined what, and when. ``is_open`` says whether a cluster's incident is."""
+    """Remembers which nodes have opened an incident, of what and when."""
 
-    def __init__(self, cluster: str, is_open: Callable[[Finding], bool]) -> None:
-        self._cluster, self._is_open = cluster, is_open
-        self._opened: OrderedDict[str, OrderedDict[str, datetime]] = OrderedDict()
+    def __init__(self, cluster: str) -> None:
+        self._cluster = cluster
+        self._opened: OrderedDict[str, OrderedDict[str, tuple[datetime, Finding]]] = OrderedDict()
 
-    def opening(self, finding: Finding, now: datetime) -> Finding:
-        """The finding as it is, or, in a storm, as one about the cluster."""
-        cause, node_id = str(finding.get("cause")), str(finding.get("node_id"))
-        signal = str(finding.get("signal"))
-        shared = cause == "host_fault" and signal.startswith(_SHARED)
-        if not (shared or cause in CAUSES) or finding.get("subject") == "cluster" or not finding.get("node_id"):
+    def opening(self, finding: Finding, now: datetime, context: Context) -> Finding:
+        """The finding as it is, or, in a storm, as one about the place."""
+        if not _groupable(finding):
             return finding
-        opened = self._opened.setdefault(signal if shared else cause, OrderedDict())
+        opened = self._opened.setdefault(_kind(finding), OrderedDict())
         while len(self._opened) > _NAMES_KEPT:
             self._opened.popitem(last=False)
-        storm = _about_cluster(finding, self._cluster, opened)
-        lasting = self._is_open(storm)
-        if not lasting:
-            for old in [n for n, when in opened.items() if now - when > WITHIN]:
-                del opened[old]
-        opened[node_id] = now
+        for old in [n for n, (when, _) in opened.items() if now - when > WITHIN]:
+            del opened[old]
+        node_id = str(finding["node_id"])
+        opened[node_id] = (now, finding)
         opened.move_to_end(node_id)
         while len(opened) > _KEPT:
             opened.popitem(last=False)
+        if len(opened) < _FEW:
+            return finding
+        place = context.best([(n, "") for n in opened], str(finding["cause"]))
+        if place is not None and node_id in place.nodes:
+            return _about([f for n, (_, f) in opened.items() if n in place.nodes], finding, place)
         if len(opened) < NODES:
             return finding
-        return _about_cluster(finding, self._cluster, opened)
+        whole = Place("cluster", self._cluster, frozenset((n, "") for n in opened))
+        return _about([f for _, f in opened.values()], finding, whole)
 
 
-def _about_cluster(finding: Finding, cluster: str, opened: OrderedDict[str, datetime]) -> dict[str, Any]:
+def covers(shift: Case, finding: Mapping[str, Any], context: Context) -> bool:
+    """Whether a finding, or an incident of a node, is a part of a shift that is open."""
+    subject = str(shift.told.get("subject"))
+    if subject not in SHARED or finding.get("subject") in SHARED:
+        return False
+    if _kind(finding) not in {_kind({"cause": e.get("of_cause"), "signal": e["signal"]}) for e in shift.entries}:
+        return False
+    since = moment(finding.get("since")) or finding["ts"]
+    if since < shift.since - WITH_IT or finding["ts"] < shift.since - WITH_IT:
+        return False
+    node_id = str(finding.get("node_id"))
+    if subject == "cluster" or node_id in shift.nodes:
+        return True
+    place = str(shift.told["node_id"]).partition(":")[2]
+    if subject == "rail" and finding.get("link") != place:
+        return False
+    return node_id in context.nodes(subject, place)
+
+
+def joined(shift: Case, finding: Finding) -> dict[str, Any]:
+    """The finding as one about the shift that it is a part of."""
+    shift.nodes[str(finding["node_id"])] = None
+    worst = shift.entries[0]
+    names = list(shift.nodes)
+    more = {"hold": False, "nodes": names[:NAMED_NODES], "nodes_told": len(names)}
+    more |= {k: worst[k] for k in ("of_cause", "title", "owner", "next_step", "shared") if worst.get(k) is not None}
+    return _shared(finding, shift.told, {"value": float(len(names)), "unit": "nodes"}, more) | {
+        "message": f"{len(names)} nodes within minutes: {finding.get('message')}",
+        "action": worst.get("action"),
+    }
+
+
+def _kind(finding: Mapping[str, Any]) -> str:
+    """What makes two findings one storm: the cause, and of a host's faults the mount or service."""
+    signal = str(finding.get("signal"))
+    return signal if finding.get("cause") == "host_fault" and signal.startswith(_SHARED_HOST) else str(finding["cause"])
+
+
+def _groupable(finding: Finding) -> bool:
+    kind = _kind(finding)
+    shared = kind in CAUSES or kind.startswith(_SHARED_HOST)
+    return shared and finding.get("subject") not in SHARED and bool(finding.get("node_id"))
+
+
+def _about(group: Sequence[Finding], finding: Finding, place: Place) -> dict[str, Any]:
+    said = about([dict(finding), *(dict(f) for f in group if f is not finding)], place, len(place.nodes))
     more = details(finding)
     more.pop("pci_bus_id", None)
-    names = list(opened)
-    more |= {"hold": False, "nodes": names[:_NAMED], "owner": "platform", "action_source": "graynode"}
-    more["next_step"] = "Do not take the nodes out one by one; find what they share first."
+    names = [str(f["node_id"]) for f in group]
+    more |= said.pop("evidence") | {"hold": False, "nodes": names[:NAMED_NODES], "action_source": "graynode"}
+    more["nodes_told"] = len(names)
+    return _shared(finding, said, {"value": float(len(names)), "unit": "nodes"}, more) | {
+        "cause": said["cause"],
+        "message": f"{len(names)} nodes within minutes: {finding.get('message')}",
+        "action": said["action"],
+    }
+
+
+def _shared(
+    finding: Finding, place: Mapping[str, Any], value: Mapping[str, Any], more: Mapping[str, Any]
+) -> dict[str, Any]:
     return {
         **finding,
-        "subject": "cluster",
-        "node_id": None,
-        "node": f"cluster {cluster}",
+        **value,
+        "subject": place["subject"],
+        "node_id": place["node_id"],
+        "node": place["node"],
+        "cause": place["cause"],
         "gpu_uuid": None,
         "link": None,
-        "cause": "monitoring_blind" if finding["cause"] == "monitoring_blind" else "fleet_shift",
         "severity": "page" if finding.get("severity") == "page" else "ticket",
-        "value": float(len(names)),
-        "unit": "nodes",
-        "message": f"{len(names)} nodes within minutes: {finding.get('message')}",
-        "action": "Look for what these nodes share: a driver or container roll-out, a rack, a switch, power, a job.",
-        "evidence": json.dumps(more, ensure_ascii=False, sort_keys=True),
+        "evidence": json.dumps(more, ensure_ascii=False, sort_keys=True, default=str),
     }

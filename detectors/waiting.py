@@ -63,7 +63,9 @@ def waiting(cause: str, entries: Iterable[Entry], work: Work, terms: Terms) -> W
     return Waiting(gpu_h, gpu_h * price, f"{basis}, at {price:g} {terms.currency or 'units'} per GPU-hour")
 
 
-def due(severity: str, opened: datetime, gpu_h_per_day: float | None, entries: Iterable[Entry], terms: Terms) -> datetime:
+def due(
+    severity: str, opened: datetime, gpu_h_per_day: float | None, entries: Iterable[Entry], terms: Terms
+) -> datetime:
     """Until when the next step should be taken.
 
     A ticket's time is shorter where waiting is dear: it may cost one GPU's day, but no less than four hours are given.
@@ -100,4 +102,7 @@ def _slowed(entries: list[Entry], work: Work) -> tuple[float | None, str]:
     worst = max(effects)
     if work.job_gpus is None:
         return 24.0 * worst, f"{worst:.1%} of one GPU; no job is known on it"
-    return 24.0 * worst * work.job_gpus, f"all {work.job_gpus} GPUs of the job run {worst:.1%} slower, if it is synchronous"
+    return (
+        24.0 * worst * work.job_gpus,
+        f"all {work.job_gpus} GPUs of the job run {worst:.1%} slower, if it is synchronous",
+    )

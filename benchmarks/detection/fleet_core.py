@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from graynode.benchmarks.detection.noise import Array, Noise, Windows
 from graynode.detectors import accumulate
@@ -26,6 +27,7 @@ HALF_HOUR: Final = int(REFERENCE_S) // WINDOW_S
 _DAYS_KEPT: Final = 28
 _DAYS_OLD: Final = 21
 """Days −28 to −8: what a baseline is the median of."""
+Whole = NDArray[np.int64]
 _JOB_DAYS: Final = (1 / 6, 2.0)
 """Jobs last from four hours to two days, log-uniform: a stated choice."""
 
@@ -55,7 +57,8 @@ class Size:
 
     def by_node(self, values: Array) -> Array:
         """The largest value of each node's GPUs."""
-        return values.reshape(self.nodes, self.per_node).max(axis=1)
+        largest: Array = values.reshape(self.nodes, self.per_node).max(axis=1)
+        return largest
 
 
 class Fleet:
@@ -73,7 +76,7 @@ class Fleet:
         self.base: Array = self._baseline()
         self.offset: Array = self._noise.offsets(*shape)
         self.age = np.zeros(size.jobs, dtype=np.int64)
-        self._ends = self._lengths(size.jobs)
+        self._ends = self._left(size.jobs)
         self.across: Array = np.zeros(shape, dtype=np.float32)
         self.in_job: Array = np.zeros(shape, dtype=np.float32)
         self._reference: Array = np.full(shape, np.nan, dtype=np.float32)
@@ -153,14 +156,20 @@ class Fleet:
             self.age[over], self._ends[over] = 0, self._lengths(len(over))
             self._begun[over], self._reference[over], self.in_job[over] = 0.0, np.nan, 0.0
 
-    def _lengths(self, count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        low, high = np.log(self._lasts)
-        lengths: np.ndarray[tuple[int], np.dtype[np.int64]] = np.exp(self._rng.uniform(low, high, count)).astype(int)
+    def _lengths(self, count: int) -> Whole:
+        low, high = (float(np.log(windows)) for windows in self._lasts)
+        lengths: Whole = np.exp(self._rng.uniform(low, high, count)).astype(np.int64)
         return lengths
+
+    def _left(self, count: int) -> Whole:
+        """What is left of the jobs that run at any one moment: log-uniform lengths, met in proportion to length."""
+        low, high = self._lasts
+        left: Whole = (self._rng.uniform(low, high, count) * self._rng.random(count)).astype(np.int64)
+        return left
 
 
 def others_median(values: Array) -> Array:
-    """``residual.leave_one_out_median`` of rows without gaps: whoever is below the middle has the one above as median."""
+    """``residual.leave_one_out_median`` of rows without gaps: for those below the middle it is the value above."""
     count = values.shape[1]
     ordered = np.sort(values, axis=1)
     half = count // 2
@@ -169,4 +178,5 @@ def others_median(values: Array) -> Array:
         return np.where(values <= low, high, low)
     below, middle, above = (ordered[:, half + i : half + i + 1] for i in (-1, 0, 1))
     rest = np.where(values > middle, below + middle, below + above)
-    return np.where(values < middle, middle + above, rest) / np.float32(2.0)
+    found: Array = np.where(values < middle, middle + above, rest) * np.float32(0.5)
+    return found

@@ -127,9 +127,9 @@ def latent_correlation(wanted: float, tails: Tails) -> float:
     weight = weight / weight.sum()
     value = student(np.clip(x, -_REACH, _REACH))
     odd = np.arange(1, 30, 2)
-    power = np.array(
-        [(weight * value * hermite_e.hermeval(x, np.eye(n + 1)[n])).sum() ** 2 / factorial(n) for n in odd]
-    )
+    hermite = hermite_e.hermevander(x, 30)[:, odd]
+    scale = np.array([factorial(int(n)) for n in odd])
+    power = (weight * value @ hermite) ** 2 / scale
     variance = float((weight * value**2).sum())
     grid = np.linspace(0.0, 0.9999, 10_000)
     reached = (power[:, None] * grid ** odd[:, None]).sum(axis=0) / variance

@@ -109,7 +109,7 @@ def scrape(folder: Path, port: int, targets: int, seconds: float) -> dict[str, A
         "user_s": after.ru_utime - before.ru_utime, "system_s": after.ru_stime - before.ru_stime,
         "lag_p50_ms": 1e3 * lags[len(lags) // 2], "lag_p99_ms": 1e3 * lags[len(lags) * 99 // 100],
         "lag_max_ms": 1e3 * lags[-1], "rss_mib": rss_mib(), "threads": threading.active_count(),
-        "read": dcgm.tally.read, "stored": dcgm.tally.stored, "bad": dcgm.tally.bad_lines,
+        "read": dcgm.values.read, "stored": dcgm.values.stored, "bad": dcgm.values.bad_lines,
         "misfits": len(agent.misfits.counts), "up": sum(node.gpus == GPUS for node in dcgm.scraper.nodes.values()),
     }  # fmt: skip
     stop.set()

@@ -53,7 +53,7 @@ class Dcgm:
         self._names: Names = {}
         self._shared: dict[frozenset[str], frozenset[str]] = {}
         self.switches = Switches()
-        self.tally = Tally()
+        self.values = Tally()
         """Every value read so far, by what became of it."""
         if ca_file is not None:
             ssl.create_default_context(cafile=ca_file)  # one that cannot be used is said now, not by every target
@@ -81,6 +81,16 @@ class Dcgm:
         """End the scraping; twice is as good as once."""
         self.scraper.stop()
 
+    @property
+    def tally(self) -> dict[str, int]:
+        """Values by what became of them, and scrapes; those shed were read, and nobody took their rows in time."""
+        found = self.values
+        return {
+            "value_stored": found.stored, "value_refused": found.refused.total(),
+            "value_foreign": found.foreign.total(), "value_repeated": found.repeated, "line_bad": found.bad_lines,
+            "scrape": self.scraper.pages, "scrape_shed": self.scraper.shed,
+        }  # fmt: skip
+
     def host_fields(self) -> Row:
         """What is known of this machine's GPUs, for its own ``host`` row."""
         counts = [node.gpus for target, node in list(self.scraper.nodes.items()) if target.own]
@@ -89,7 +99,7 @@ class Dcgm:
 
     def _node(self, target: Target) -> Node:
         knows: Callable[[str, str | None], bool] = self._knows_job if target.own else lambda _uuid, _instance: False
-        pages = PageRows(self._names, self._shared, self.tally, self.switches, knows)
+        pages = PageRows(self._names, self._shared, self.values, self.switches, knows)
         return Node(target, self._machine.cluster, self._machine.node_id, pages, self._interval_s)
 
     def _knows_job(self, uuid: str, instance: str | None) -> bool:

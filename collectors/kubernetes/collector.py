@@ -63,7 +63,7 @@ class Kubernetes:
         api = s.connect(env)
         if api is None and not s.socket.parent.is_dir():
             raise NoSource(f"no kubelet ({s.socket.parent} does not exist) and not in a pod of a cluster")
-        self._kubelet = Kubelet(s.socket, s.deadline_s)
+        self._kubelet = Kubelet(s.socket, s.deadline_s, monotonic=monotonic)
         self._node_name = node_name(s.node_name, env, machine.node)
         follow = partial(Following, first_wait_s=first_wait_s, monotonic=monotonic, now=now)
         self._following = follow(api, self._node_name, s.labels, kueue=s.kueue) if api else None
@@ -86,6 +86,7 @@ class Kubernetes:
             self._following.start()
         rows: dict[str, list[Row]] = {"job": [], "inventory": [], "quality": []}
         problem = self._ask_kubelet(slow=60 in round_.due)
+        self._say_kubelet(problem, rows)
         if self._api_usable(rows):
             self._place(problem, rows)
         else:
@@ -100,6 +101,14 @@ class Kubernetes:
         """End the thread; twice is as good as once."""
         if self._following is not None:
             self._following.close()
+
+    @property
+    def tally(self) -> dict[str, int]:
+        """Objects of the API server that were not taken: beyond the bound of what is kept, or no such objects."""
+        if self._following is None:
+            return {}
+        store = self._following.store
+        return {"object_left_out": store.left_out, "object_undecodable": store.undecodable}
 
     # --- what is known ------------------------------------------------------------------------------------
 
@@ -179,7 +188,6 @@ class Kubernetes:
 
     def _place(self, problem: Unreachable | str | None, rows: dict[str, list[Row]]) -> None:
         there, gone = self._pods(problem)
-        self._say_kubelet(problem, rows)
         groups = self._groups.group(there, gone)
         found, shared = placements(there)
         self._context.place(self.name, found)

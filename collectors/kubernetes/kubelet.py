@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
@@ -10,7 +11,10 @@ from graynode.collectors.base import NoSource
 from graynode.collectors.kubernetes.wire import Devices, Held, WireError, allocatable_response, list_response
 
 _SERVICES: Final = ("/v1.PodResourcesLister", "/v1alpha1.PodResourcesLister")
+_DEADLINE: Final = 4
 _UNIMPLEMENTED: Final = 12
+_REST_S: Final = 60.0
+"""A kubelet that accepts and does not answer costs a whole deadline each time: it is left alone for so long."""
 T = TypeVar("T")
 INSTALL: Final = "the kubelet speaks gRPC: pip install 'graynode[kubernetes]'"
 
@@ -29,7 +33,13 @@ class Kubelet:
     ``call`` is ``grpc.unary``. Raises ``NoSource`` where the HTTP/2 library is not installed.
     """
 
-    def __init__(self, socket: Path, deadline_s: float = 2.0, call: Callable[..., bytes] | None = None) -> None:
+    def __init__(
+        self,
+        socket: Path,
+        deadline_s: float = 2.0,
+        call: Callable[..., bytes] | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         try:
             from graynode.collectors.kubernetes import grpc
         except ImportError as error:
@@ -37,6 +47,7 @@ class Kubelet:
         self._grpc, self._unary = grpc, call or grpc.unary
         self._socket, self._deadline_s = socket, deadline_s
         self._service = _SERVICES[0]
+        self._monotonic, self._rests_until_s, self._hung = monotonic, 0.0, ""
 
     def held(self) -> list[Held]:
         """What each container holds. ``Unreachable`` for whatever goes wrong."""
@@ -49,13 +60,18 @@ class Kubelet:
         return self._ask("GetAllocatableResources", allocatable_response)
 
     def _ask(self, method: str, parse: Callable[[bytes], T]) -> T:
+        if self._monotonic() < self._rests_until_s:
+            raise Unreachable(self._hung)
         try:
             return parse(self._call(method))
         except (PermissionError, FileNotFoundError, ConnectionRefusedError) as error:
             refused = isinstance(error, PermissionError)
             raise Unreachable(f"{self._socket}: {error.strerror}", refused=refused) from error
         except (OSError, self._grpc.GrpcError, WireError) as error:
-            raise Unreachable(f"{self._socket}: {method}: {error}"[:300]) from error
+            said = f"{self._socket}: {method}: {error}"[:300]
+            if isinstance(error, self._grpc.GrpcError) and error.code == _DEADLINE:
+                self._rests_until_s, self._hung = self._monotonic() + _REST_S, said
+            raise Unreachable(said) from error
 
     def _call(self, method: str) -> bytes:
         try:

@@ -287,6 +287,13 @@ def test_events_have_ids_and_no_two_the_same(collector: Collector) -> None:
     assert len(ids) == len(set(ids))
 
 
+def test_what_became_of_records_is_words_and_counts(collector: Collector) -> None:
+    """A collector that counts its records does so in the form that the agent's ``/metrics`` read."""
+    collector.collect(Round(T0, ALL))
+    tally = getattr(collector, "tally", {})
+    assert all(isinstance(became, str) and count >= 0 for became, count in tally.items())
+
+
 def test_close_twice_is_as_good_as_once(collector: Collector) -> None:
     """Closing never fails, before the first round, after it, or again."""
     _rounds(collector, 1)

@@ -109,7 +109,7 @@ def test_page_that_is_refreshed_every_half_minute_is_one_sample_in_half_a_minute
         fleet.scrape(fleet.nodes[0], step * STEP_S + 4, body(0, read, **{held: 10**12 + read * 10**9}))
     lake = fleet.land(tmp_path / "lake")
     assert landing_kit.rows(lake, "gpu").height == 12 * 8
-    assert fleet.dcgm.tally.unchanged_pages == 24
+    assert fleet.dcgm.values.unchanged_pages == 24
     windows = landing_kit.rows(lake, "gpu_30s").filter(pl.col("ts") >= at(90))
     assert set(windows["samples"]) == set(windows["samples_expected"]) == {1}
     assert set(windows["throttle_hw_thermal_ns_delta"]) == {30 * 10**9}

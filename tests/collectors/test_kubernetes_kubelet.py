@@ -143,6 +143,29 @@ def test_a_kubelet_that_hangs_costs_the_deadline(tmp_path: Path) -> None:
         assert time.monotonic() - started < 2.5
 
 
+def test_a_kubelet_that_hangs_is_left_alone_for_a_minute(tmp_path: Path) -> None:
+    """The rounds after it fail with the same words and do not ask; a minute later it is asked again."""
+    asked: list[float] = []
+    clock = [100.0]
+
+    def call(socket: Path, method: str, *, deadline_s: float) -> bytes:
+        asked.append(clock[0])
+        if clock[0] < 150:
+            raise GrpcError(4, f"no answer within {deadline_s:g} s")
+        return b""
+
+    kubelet = Kubelet(tmp_path / "kubelet.sock", 0.3, call, lambda: clock[0])
+    said = set()
+    for clock[0] in (100.0, 110.0, 159.0):
+        with pytest.raises(Unreachable) as found:
+            kubelet.held()
+        said.add(str(found.value))
+    assert asked == [100.0]
+    assert len(said) == 1
+    clock[0] = 161.0
+    assert kubelet.held() == []
+
+
 SETTINGS = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 
 

@@ -1,0 +1,122 @@
+"""``graynode label``, ``ack``, ``mute`` and ``repair``: what people know, said so that it stays.
+
+A label is a verdict and teaches nothing: no detector reads it. It measures (``graynode label --summary``), and it says
+of a node-day whether it may stand behind a threshold (``graynode thresholds fit`` counts what it leaves out).
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import date, datetime, timedelta
+from typing import Any, Final
+
+from graynode.collectors.base import utc_now
+from graynode.service.config import Config, ConfigError
+from graynode.service.people import instant, one_incident, one_node, say, who
+
+VERDICTS: Final = ("true", "false", "unsure")
+_WEEK: Final = re.compile(r"([0-9]{4})-W([0-9]{2})")
+_TEXT: Final = 500
+_LONGEST_MUTE: Final = timedelta(days=90)
+_DURATION: Final = re.compile(r"(?:[0-9]{1,6}[smhdw]){1,4}")
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+
+def label(config: Config, about: str, verdict: str, *, why: str, by: str = "", now: datetime | None = None) -> int:
+    """A verdict on an incident (its id or the beginning of it), or on a node in a period: ``node001@2026-W48``."""
+    if verdict not in VERDICTS:
+        raise ConfigError(f"verdict {verdict!r}: one of {', '.join(VERDICTS)}")
+    row: dict[str, Any] = {"ts": now or utc_now(), "verdict": verdict, "why": _text("--why", why), "who": who(by)}
+    if "@" in about:
+        name, _, period = about.rpartition("@")
+        node_id, node = one_node(config, name)
+        row |= {"node_id": node_id, "node": node, "period": checked_period(period)}
+        what = f"{node or node_id} in {period}"
+    else:
+        incident = one_incident(config, about)
+        row |= {key: incident.get(key) for key in ("node_id", "node", "incident_id")}
+        what = f"incident {incident['incident_id'][:8]} ({incident['title'] or incident['cause']})"
+    say(config, [("label", row)], now=row["ts"])
+    print(f"{what}: {verdict}, says {row['who']}")
+    return 0
+
+
+def ack(config: Config, about: str, *, why: str = "", by: str = "", now: datetime | None = None) -> int:
+    """Somebody has taken the incident: receivers hear of it again when it gets worse and when it is over."""
+    incident = one_incident(config, about)
+    if incident["state"] == "resolved":
+        raise ConfigError(f"incident {incident['incident_id'][:8]} is over since {incident['resolved_ts']}; label it")
+    row = {key: incident.get(key) for key in ("node_id", "node", "incident_id")}
+    row |= {"ts": now or utc_now(), "who": who(by), "why": why[:_TEXT] or None}
+    say(config, [("ack", row)], now=row["ts"])
+    print(f"incident {incident['incident_id'][:8]} is taken by {row['who']}; it is told again if it gets worse")
+    return 0
+
+
+def mute(
+    config: Config, name: str, *, for_: str = "", why: str = "", end: bool = False, by: str = "",
+    now: datetime | None = None,
+) -> int:  # fmt: skip
+    """Receivers are told nothing of a node for a while, or (``end``) are told again."""
+    if end == bool(for_):
+        raise ConfigError("say how long: --for 2d, 12h or 1d12h; or --end, and the node is heard again")
+    moment = now or utc_now()
+    until = moment if end else moment + duration(for_)
+    node_id, node = one_node(config, name)
+    row = {"ts": moment, "node_id": node_id, "node": node, "until": until, "who": who(by)}
+    row["why"] = why[:_TEXT] or None if end else _text("--why", why)
+    say(config, [("mute", row)], now=moment)
+    said = (
+        "is heard again" if end else f"is muted until {until:%Y-%m-%d %H:%M} UTC; what is found is stored"
+    )
+    print(f"{node or node_id} {said}")
+    return 0
+
+
+def repair(
+    config: Config, name: str, *, what: str, at: str = "", gpu: str = "", incident: str = "", by: str = "",
+    now: datetime | None = None,
+) -> int:  # fmt: skip
+    """A repair: open incidents of the node end, and what its GPUs can do is learned anew from then on."""
+    moment = now or utc_now()
+    node_id, node = one_node(config, name)
+    row: dict[str, Any] = {"ts": instant("--at", at, moment), "node_id": node_id, "node": node, "logged_ts": moment}
+    row |= {"what": _text("--what", what), "who": who(by), "gpu_uuid": gpu or None}
+    if incident:
+        row["incident_id"] = one_incident(config, incident)["incident_id"]
+    say(config, [("repair", row)], now=moment)
+    of = f" of {gpu}" if gpu else ""
+    print(
+        f"repair{of} of {node or node_id} at {row['ts']:%Y-%m-%d %H:%M} UTC is logged; its past begins anew there"
+    )
+    return 0
+
+
+def duration(text: str) -> timedelta:
+    """``2d``, ``12h``, ``1d12h``; ``ConfigError`` where it is none, or longer than three months."""
+    if not _DURATION.fullmatch(text):
+        raise ConfigError(f"--for {text}: not a time; write 2d, 12h or 1d12h")
+    told = timedelta(seconds=sum(int(n) * _UNITS[unit] for n, unit in re.findall(r"([0-9]+)([smhdw])", text)))
+    if not timedelta(0) < told <= _LONGEST_MUTE:
+        raise ConfigError(
+            f"--for {text}: from 1s to {_LONGEST_MUTE.days}d; say it again when that is over"
+        )
+    return told
+
+
+def checked_period(text: str) -> str:
+    """An ISO week (``2026-W48``) or a day; ``ConfigError`` for anything else."""
+    week = _WEEK.fullmatch(text)
+    try:
+        if week:
+            date.fromisocalendar(int(week[1]), int(week[2]), 1)
+            return text
+        return date.fromisoformat(text).isoformat()
+    except ValueError:
+        raise ConfigError(f"@{text}: a week such as 2026-W48, or a day such as 2026-11-20") from None
+
+
+def _text(option: str, text: str) -> str:
+    if not text.strip():
+        raise ConfigError(f"{option}: say it in a few words; whoever reads this later was not there")
+    return text.strip()[:_TEXT]
