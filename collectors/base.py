@@ -66,7 +66,7 @@ class Collector(Protocol):
     """What the agent knows of a source.
 
     One that reads slower classes only may say so with a class variable ``every_s``: rounds without them are not its.
-    One that counts what became of its records says so with an attribute ``tally``, a mapping from words to counts, which
+    One that counts what became of its records says so by an attribute ``tally``, a mapping from words to counts, which
     the agent's ``/metrics`` show.
     """
 

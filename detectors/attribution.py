@@ -6,8 +6,8 @@
 The first cause in time on a machine of the job decides, clocks' disagreement allowed for; what follows from it
 elsewhere (collective timeouts, Xid 43 and 45) is cascade. A cause is looked for from ten minutes before the end, or
 before the job stood still, to five minutes after. Nothing is guessed from an exit code, and *unknown* is an answer.
-Pure: rows in any order, and rows of other jobs and machines beside them, give the same judgement. ``docs/attribution.md``
-has the rules as tables.
+Pure: rows in any order, and rows of other jobs and machines beside them, give the same judgement.
+``docs/attribution.md`` has the rules as tables.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def roll(
 ) -> pl.DataFrame | None:
     """At the first window of a day: yesterday's centres into ``history``, baselines anew. In place for ``memory``.
 
-    Whoever is ``suspect`` keeps the baseline that it was found against: over weeks the days it rests on leave its reach,
+    Whoever is ``suspect`` keeps the baseline that it was found against: in weeks the days it rests on leave its reach,
     and a fault that lasts would end by becoming the normal. The same frame comes back where no entity began a day.
     """
     today = np.floor(now_s / DAY_S)

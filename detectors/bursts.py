@@ -50,10 +50,11 @@ def tail(count: Floats, expected: Floats) -> Floats:
     shape = expected / (DISPERSION - 1.0)
     rate = np.full(len(count), 1.0 / (DISPERSION - 1.0))
     p = conformal.negative_binomial_tail(count, shape, rate, np.ones(len(count)))
-    return np.maximum(p, 10.0**-_MOST)
+    return np.asarray(np.maximum(p, 10.0**-_MOST), dtype=np.float64)
 
 
 def effect(memory: Arrays) -> Floats:
     """Mean excess of the windows beyond τ."""
     count = memory["bursts.count"]
-    return np.divide(memory["bursts.total"], count, out=np.full(len(count), np.nan), where=count > 0)
+    mean: Floats = np.divide(memory["bursts.total"], count, out=np.full(len(count), np.nan), where=count > 0)
+    return mean

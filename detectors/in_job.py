@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from graynode.detectors import context, residual
+from graynode.detectors import footing, residual
 from graynode.detectors.frames import Bools, Floats, View
 from graynode.detectors.memory import Arrays
 from graynode.detectors.residual import Peers, Residual
@@ -31,7 +31,7 @@ def begin(memory: Arrays, view: View, signals: tuple[str, ...]) -> tuple[Bools, 
 
     A window without a job says nothing: neither that the job goes on nor that it has ended.
     """
-    job = view.once("job_number", None, lambda: context.numbers(view.text("job_id_last")))
+    job = view.once("job_number", None, lambda: footing.numbers(view.text("job_id_last")))
     known = ~np.isnan(job)
     other = known & (job != memory["job"])
     for name in columns(signals)[1:]:
@@ -41,7 +41,7 @@ def begin(memory: Arrays, view: View, signals: tuple[str, ...]) -> tuple[Bools, 
 
 
 def score(memory: Arrays, signal: str, x: Floats, groups: Peers, window_s: int) -> tuple[Residual, Floats]:
-    """The residual against the job's own beginning and the peers, and that beginning; its windows are learned, in place.
+    """The residual against the job's own beginning and the peers, and that beginning, which is learned in place.
 
     ``x`` is NaN where there is no job. Windows longer than the beginning cannot tell.
     """

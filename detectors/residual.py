@@ -42,11 +42,11 @@ class Residual:
     wide: Bools
 
 
-def peers(view: View, context: Mapping[str, Floats] | None = None) -> Peers:
-    """Who is compared with whom, window by window. ``context`` as ``context.read`` gives it; without, it is alike."""
+def peers(view: View, under: Mapping[str, Floats] | None = None) -> Peers:
+    """Who is compared with whom, window by window. ``under`` as ``footing.read`` gives it; without, all are on one."""
     window, job = view.t_s.astype(np.int64), view.text("job_id_last")
     by_job = view.once("by_job", None, lambda: codes(job, view.text("job_role_last"), kinds(view), window))
-    held = {name: numbers for name, numbers in (context or {}).items() if not _alike(numbers)}
+    held = {name: numbers for name, numbers in (under or {}).items() if not _alike(numbers)}
     strict = _within(by_job, [held[c] for c in _STRICT if c in held])
     exact = _within(strict, [held[c] for c in _FIRMWARE if c in held])
     if not job.null_count():

@@ -28,9 +28,9 @@ _LEAST: Final = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Single runs. ``history`` numbers GPU and work, whose earlier runs are one past; ``beside`` the runs of the same work
-    at the same time and place (−1: none). ``time_s`` orders them. ``worse`` is the log of what was measured, signed so
-    that higher is slower; NaN is "not known"."""
+    """Single runs. ``history`` numbers GPU and work, whose earlier runs are one past; ``beside`` the runs of the same
+    work at the same time and place (−1: none). ``time_s`` orders them. ``worse`` is the log of what was measured,
+    signed so that higher is slower; NaN is "not known"."""
 
     history: Ints
     beside: Ints

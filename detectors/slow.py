@@ -21,8 +21,8 @@ from graynode.detectors import (
     accumulate,
     baseline,
     bursts,
-    context,
     findings,
+    footing,
     in_job,
     memory,
     residual,
@@ -65,7 +65,7 @@ class Slow:
         view = gpus(round_.gpu, NUMBERS)
         keys, now_s = keys_by_work(view, round_.jobs), epoch_s(round_.start)
         held = memory.recall(state.get("gpu"), keys, columns())
-        known, ended = context.recall(held, context.read(view, round_))
+        known, ended = footing.recall(held, footing.read(view, round_))
         history = self._forget(held, state.get("history"), keys, ended)
         today, began = np.floor(now_s / baseline.DAY_S), np.nanmax(held["day"], initial=-1.0)
         history = baseline.roll(held, history, keys, _DAILY, now_s, self._suspect(held, round_.window_s))
@@ -88,11 +88,11 @@ class Slow:
         view = gpus(history.gpu, NUMBERS)
         if not len(view):
             return state
-        groups = residual.peers(view, context.read(view, history))
+        groups = residual.peers(view, footing.read(view, history))
         keys = keys_by_work(view, history.jobs)
         known, entity = baseline.known(state.get("history"), keys, SIGNALS), codes(keys)
         # What was before a repair was another GPU
-        whole = throughout(view) & ~(view.t_s < context.repaired(view, history.repairs))
+        whole = throughout(view) & ~(view.t_s < footing.repaired(view, history.repairs))
         excess = {
             s: residual.polished(np.where(whole, x, np.nan), known[s], groups, entity)
             for s, x in measured(view, history.window_s).items()
@@ -133,13 +133,15 @@ class Slow:
                 within, r = self._within(held, view, s, np.where(in_a_job, x, np.nan), groups, round_.window_s)
                 changes.append(within)
                 beyond += [told, r] if s == "clock" else []
-        odd = bursts.advance(held, np.fmin(*beyond), TAU, view.t_s, round_.window_s)
         suspect = self._suspect(held, round_.window_s)
+        # What the sums see already is no intermittent fault
+        passing = np.where(suspect | (held["clock_in_job.sum"] >= changes[1].limit / 2), np.nan, np.fmin(*beyond))
+        odd = bursts.advance(held, passing, TAU, view.t_s, round_.window_s)
         for s, said in own.items():
             baseline.learn(held, s, said, ~suspect, 3 * _TAU[s])
         limit = self._thresholds.value(self.name, "bursts", round_.window_s)
-        share = np.where(np.isnan(own["clock"]), np.nan, (np.fmin(*beyond) > TAU).astype(np.float64))
-        baseline.learn(held, "bursts", share, ~suspect & (odd < limit / 2), np.inf)
+        share = np.where(np.isnan(passing), np.nan, (passing > TAU).astype(np.float64))
+        baseline.learn(held, "bursts", share, odd < limit / 2, np.inf)
         steady = np.zeros(len(view), dtype=np.bool_)
         for c in changes:
             for i in np.flatnonzero((c.run.sum >= c.limit / 2) & ~np.isnan(c.residual.excess)):
@@ -192,8 +194,8 @@ def _bursts(view: View, i: int, held: memory.Arrays, odd: Floats, limit: float) 
         "p_value": 10.0 ** -odd[i],
         "since": moment(float(held["bursts.since"][i])),
         "severity": "ticket",
-        "message": f"{view.gpu_name(i)}: again and again its SM clock under load is {effect:.1%} lower than that of its "
-        f"peers, in {count / judged:.1%} of the day's windows{by}",
+        "message": f"{view.gpu_name(i)}: again and again its SM clock under load is {effect:.1%} lower than that of "
+        f"its peers, in {count / judged:.1%} of the day's windows{by}",
         "action": slow_words.ACTIONS[cause],
         "evidence": {"windows_beyond": count, "windows_judged": judged, "job_id": view.text("job_id_last")[i]},
     }
@@ -205,7 +207,7 @@ def columns() -> list[str]:
     return [
         *baseline.columns(_DAILY),
         *(c for s in runs for c in Run.columns(s)),
-        *context.COLUMNS,
+        *footing.COLUMNS,
         *in_job.columns(_IN_JOB),
         *bursts.COLUMNS,
     ]

@@ -97,7 +97,7 @@ def _trend(view: View, i: int, drift: float, p: float, days: Floats, today: floa
         "p_value": p,
         "since": since,
         "severity": "ticket" if drift >= TAU else "digest",
-        "message": f"{view.gpu_name(i)}: its clock under load has fallen by {effect:.1%} against its peers in {span} days",
+        "message": f"{view.gpu_name(i)}: against its peers its clock under load has fallen by {effect:.1%} in {span} days",
         "action": "Run a GEMM benchmark on it between jobs and compare with its last; look at its heat and power",
         "evidence": {"test": "trend", "days": int(known.size), "per_day": drift / max(span, 1)},
     }  # fmt: skip
@@ -144,7 +144,8 @@ def drifts(days: Floats) -> tuple[Floats, Floats]:
 def _means(x: Floats) -> Floats:
     known = ~np.isnan(x)
     count = known.sum(axis=1)
-    return np.divide(np.where(known, x, 0.0).sum(axis=1), count, out=np.full(len(x), np.nan), where=count > 0)
+    mean: Floats = np.divide(np.where(known, x, 0.0).sum(axis=1), count, out=np.full(len(x), np.nan), where=count > 0)
+    return mean
 
 
 def _theil_sen_mann_kendall(x: Floats) -> tuple[Floats, Floats]:
@@ -167,4 +168,4 @@ def _inflation(rest: Floats, n: Ints) -> Floats:
     power = np.nansum(off * off, axis=1)
     lag = np.divide(np.nansum(off[:, 1:] * off[:, :-1], axis=1), power, out=np.zeros(len(rest)), where=power > 0)
     lag = np.clip(lag, 0.0, 1.0 - 2.0 / n)
-    return (1 + lag) / (1 - lag)
+    return np.asarray((1 + lag) / (1 - lag), dtype=np.float64)

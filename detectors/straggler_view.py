@@ -32,7 +32,7 @@ class View:
     @property
     def separable(self) -> bool:
         """Whether what the data costs can be told from what the rank costs: several roles work on the same data."""
-        return self.pipeline is not None and self.roles.count > 1
+        return self.pipeline is not None and bool((self.pipeline >= 0).any()) and self.roles.count > 1
 
     def stands_out(self, excess: Excess, limits: Limits) -> Bools:
         """Which ranks exceed their peers by more than the least excess, and by more than noise."""

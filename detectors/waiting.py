@@ -88,10 +88,8 @@ def _gpu_hours(cause: str, entries: list[Entry], work: Work, terms: Terms) -> tu
     if any(e.get("signal") in _ENDS_JOBS for e in entries):
         if work.job_gpus is None:
             return None, "no job is known on this port's node"
-        lost = work.job_gpus * terms.restart_h
-        return lost, (
-            f"if it ends the job of {work.job_gpus} GPUs once a day and each time {terms.restart_h:g} h of work are lost"
-        )
+        lost, each = work.job_gpus * terms.restart_h, f"{terms.restart_h:g} h of work"
+        return lost, f"if it ends the job of {work.job_gpus} GPUs once a day and each time {each} are lost"
     return None, "what waiting costs is not known for this cause"
 
 

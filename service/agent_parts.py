@@ -156,8 +156,12 @@ def make_one(name: str, given: Given) -> Collector:
 
 
 def connect(collectors: Sequence[Collector]) -> None:
-    """Ports are rows of ``infiniband``: where it runs, what ``ethtool`` reads goes into them."""
+    """Ports are rows of ``infiniband``: where it runs, what ``ethtool`` reads goes into them. Beside ``nvml`` an exporter
+    that is dead blinds nobody."""
     found: dict[str, Any] = {c.name: c for c in collectors}
+    if "dcgm" in found and "nvml" in found:
+        nvml = found["nvml"]
+        found["dcgm"].read_otherwise = lambda: nvml.nvml_up is True
     if "ethtool" in found and "infiniband" in found:
         found["infiniband"].more, found["ethtool"].feeds = found["ethtool"].take, True
 

@@ -22,6 +22,7 @@ _ENV_PREFIX: Final = "GRAYNODE_"
 
 Positive = Annotated[int, Meta(gt=0)]
 Seconds = Annotated[float, Meta(gt=0)]
+Hours = Annotated[float, Meta(gt=0)]
 
 
 class ConfigError(Exception):
@@ -147,18 +148,44 @@ class Pipeline(Section, frozen=True):
 
 
 class Detect(Section, frozen=True):
-    """Rounds and hard events. ``shadow`` keeps statistical findings from being told; ``rules`` always speak.
+    """Rounds and hard events. ``shadow`` keeps statistical findings from being told until thresholds are accepted or
+    the site's own healthy node-days certify the budget (docs/thresholds.md); ``rules`` always speak.
+
+    ``shadow_detectors`` are never told. The budget is false findings: ``budget_per_week`` of the whole fleet where it
+    is not 0, else ``budget_per_node_day``.
 
     ``xid_severity`` is the site's own mind about single Xids, by number; ``digest`` tells nobody at once.
+    ``pages_per_shift``: pages of their own in ``shift_h`` hours, further ones are grouped under the open page; 0 sets no
+    limit. ``due_…_h``: hours until the owner's next step.
     """
 
     detectors: tuple[str, ...] = ("rules", "ecc", "links", "pcie", "slow", "thermal", "blind", "forest")
     shadow: bool = True
+    shadow_detectors: tuple[str, ...] = ()
+    budget_per_node_day: Annotated[float, Meta(gt=0, le=0.1)] = 2e-4
+    budget_per_week: Annotated[float, Meta(ge=0, le=10_000)] = 0.0
     resolve_after_s: Seconds = 3600.0
     xid_severity: dict[Annotated[str, Meta(pattern=r"^[0-9]{1,4}$")], Literal["page", "ticket", "digest"]] = field(
         default_factory=dict
     )
     metrics_listen: str = "127.0.0.1:9403"
+    pages_per_shift: Annotated[int, Meta(ge=0)] = 1
+    shift_h: Hours = 12.0
+    due_page_h: Hours = 1.0
+    due_ticket_h: Hours = 24.0
+    due_digest_h: Hours = 168.0
+
+
+class Cost(Section, frozen=True):
+    """What GPU-hours cost. ``per_gpu_hour``: money by a part of the model's name (``H100 = 2.5``), ``"*"`` for others.
+
+    Without prices waiting is told in GPU-hours. ``restart_h``: hours of work lost when a job dies, an assumption: half
+    a checkpoint interval and the restart.
+    """
+
+    per_gpu_hour: dict[str, Annotated[float, Meta(ge=0)]] = field(default_factory=dict)
+    currency: Annotated[str, Meta(max_length=10)] = ""
+    restart_h: Annotated[float, Meta(ge=0)] = 0.5
 
 
 class Webhook(Section, frozen=True):
@@ -250,6 +277,7 @@ class Config(Section, frozen=True):
     lake: LakeSection = field(default_factory=LakeSection)
     pipeline: Pipeline = field(default_factory=Pipeline)
     detect: Detect = field(default_factory=Detect)
+    cost: Cost = field(default_factory=Cost)
     respond: Respond = field(default_factory=Respond)
     slurm: Slurm = field(default_factory=Slurm)
     steps: Steps = field(default_factory=Steps)

@@ -81,6 +81,7 @@ def _names(config: Config) -> Iterator[str]:
     for key, given, there in (
         ("agent.collectors", config.agent.collectors, tuple(name for name, _ in COLLECTORS)),
         ("detect.detectors", config.detect.detectors, NAMES),
+        ("detect.shadow_detectors", config.detect.shadow_detectors, NAMES),
     ):
         for name in given:
             if name not in there:

@@ -33,7 +33,7 @@ from graynode.pipeline.codec import Message, Origin, encode
 from graynode.pipeline.lake import Lake, LakeError, LakeTooNew
 from graynode.pipeline.lock_file import LockFile, Taken
 from graynode.pipeline.schema import FINDINGS, INCIDENTS, SAMPLES
-from graynode.service import hard_events, incident_bus
+from graynode.service import detect_terms, hard_events, incident_bus
 from graynode.service.config import Config, ConfigError
 from graynode.service.detect_bus import OneAtATime, when_there
 from graynode.service.detector_state import StateWriter, restore
@@ -117,7 +117,7 @@ class Detect:
             raise ConfigError(f"detect.detectors: {error.args[0]}") from error
         cluster = self.config.cluster
         self._rounds = Rounds(self.lake, cluster, detectors, shadow=self.config.detect.shadow)
-        self._incidents = Incidents(cluster, self.config.detect.resolve_after_s)
+        self._incidents = detect_terms.incidents(self.config, self.lake)
         self._producer = OneAtATime(self.bus.producer())
         self._publish = incident_bus.Publisher(self._producer, cluster, self.clock)
         self._writer = StateWriter(cluster)
@@ -170,6 +170,8 @@ class Detect:
         for round_ in self._rounds.rounds(self._next, self._next + count * step):
             result = self._rounds.score(round_)
             self._next = round_.start + step
+            with self._lock:
+                self._incidents.see(round_)
             self._tell(result)
         LAG.set((now - self._next).total_seconds())
         self._keep_state(self._next - step, count)

@@ -193,7 +193,7 @@ def data_loading(trace: Trace, rng: np.random.Generator) -> Trace:
     late = (rng.random(seconds.shape) < rng.uniform(0.3, 1.0)) * rng.uniform(0.5, 1.5, seconds.shape)
     added = np.zeros(seconds.shape)
     added[chosen] = (seconds * late)[chosen]
-    if rng.random() < 0.5:  # noqa: PLR2004 (even odds)
+    if rng.random() < 0.5:
         return replace(trace, input=added if trace.input is None else np.nan_to_num(trace.input) + added)
     values = trace.micro[part].copy()
     slots = int(rng.integers(1, values.shape[2] + 1))

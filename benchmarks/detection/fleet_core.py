@@ -28,6 +28,7 @@ _DAYS_KEPT: Final = 28
 _DAYS_OLD: Final = 21
 """Days −28 to −8: what a baseline is the median of."""
 Whole = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 _JOB_DAYS: Final = (1 / 6, 2.0)
 """Jobs last from four hours to two days, log-uniform: a stated choice."""
 
@@ -61,6 +62,22 @@ class Size:
         return largest
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Thresholds of S across jobs and in the job; ``None`` where that reference tells nothing at this noise."""
+
+    across: float | None
+    in_job: float | None
+
+    def told(self, across: Array, in_job: Array) -> Bools:
+        """Which sums are findings."""
+        told = np.zeros(across.shape, dtype=np.bool_)
+        for values, limit in ((across, self.across), (in_job, self.in_job)):
+            if limit is not None:
+                told |= values >= limit
+        return told
+
+
 class Fleet:
     """Healthy GPUs under load, their baselines and sums. ``step`` is one window; ``across`` and ``in_job`` are S."""
 
@@ -83,8 +100,8 @@ class Fleet:
         self._begun: Array = np.zeros(shape, dtype=np.float32)
         self._today: Array = np.zeros(shape, dtype=np.float32)
         self._windows: Array = np.zeros(shape, dtype=np.float32)
-        self.suspect_above = np.float32(np.inf)
-        """Sum from which a GPU's windows are no longer learned: half of the threshold."""
+        self.limits = Limits(None, None)
+        """Sums are held within twice the limit, and from half of it on a GPU's windows are not learned."""
 
     def step(self, effect: Array | None = None) -> Array:
         """One window of healthy noise, worse by ``effect`` where given; gives the residual across jobs."""
@@ -100,8 +117,8 @@ class Fleet:
         """One window's values through residual and sums."""
         known = x - self.base if self._method.own_history else x
         r = self._against_peers(known)
-        self.across = self._sum(self.across, r)
-        self.in_job = self._sum(self.in_job, self._since_job_began(x))
+        self.across = self._sum(self.across, r, self.limits.across)
+        self.in_job = self._sum(self.in_job, self._since_job_began(x), self.limits.in_job)
         self._learn(r)
         return r
 
@@ -119,11 +136,11 @@ class Fleet:
     def _against_peers(self, values: Array) -> Array:
         return values - others_median(values) if self._method.peers else values
 
-    def _sum(self, before: Array, r: Array) -> Array:
+    def _sum(self, before: Array, r: Array, limit: float | None) -> Array:
         if not self._method.accumulation:
             return np.where(np.isnan(r), before, np.maximum(r, 0.0))
         after: Array = accumulate.cusum(before, r, TAU)  # type: ignore[arg-type, assignment]  # float32 all the way
-        return after
+        return after if limit is None else np.minimum(after, np.float32(2.0 * limit), out=after)
 
     def _since_job_began(self, x: Array) -> Array:
         begins = np.flatnonzero(self.age < HALF_HOUR)
@@ -141,8 +158,8 @@ class Fleet:
     def _learn(self, r: Array) -> None:
         """Today's centre, of the windows of those that are not suspected; one window's say is bounded."""
         own = np.clip(r, -3 * TAU, 3 * TAU) + self.base
-        if self._method.learning_protection and np.isfinite(self.suspect_above):
-            healthy = self.across < self.suspect_above
+        if self._method.learning_protection and self.limits.across is not None:
+            healthy = self.across < self.limits.across / 2
             self._today += np.where(healthy, own, 0.0)
             self._windows += healthy
         else:

@@ -128,7 +128,7 @@ def latent_correlation(wanted: float, tails: Tails) -> float:
     value = student(np.clip(x, -_REACH, _REACH))
     odd = np.arange(1, 30, 2)
     hermite = hermite_e.hermevander(x, 30)[:, odd]
-    scale = np.array([factorial(int(n)) for n in odd])
+    scale = np.array([float(factorial(int(n))) for n in odd])
     power = (weight * value @ hermite) ** 2 / scale
     variance = float((weight * value**2).sum())
     grid = np.linspace(0.0, 0.9999, 10_000)

@@ -11,7 +11,7 @@ import functools
 import ssl
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from graynode.collectors.base import Machine, NoSource, Round, Row, Rows
 from graynode.collectors.context import GpuKey, JobContext
@@ -20,6 +20,10 @@ from graynode.collectors.dcgm.rows import Names, PageRows, Tally
 from graynode.collectors.dcgm.scraper import Pace, Scraper
 from graynode.collectors.dcgm.targets import Target, TargetFiles, fleet_target, own_target
 from graynode.collectors.switches import Switches
+from graynode.pipeline.schema import TABLES
+
+_PROFILING: Final = tuple(f.name for f in TABLES["gpu"].fields if f.dcgm is not None and 1001 <= f.dcgm <= 1012)
+"""DCGM_FI_PROF_*: what a GPU before Hopper gives to DCGM only."""
 
 
 class Dcgm:
@@ -53,6 +57,8 @@ class Dcgm:
         self._names: Names = {}
         self._shared: dict[frozenset[str], frozenset[str]] = {}
         self.switches = Switches()
+        self.read_otherwise: Callable[[], bool] = lambda: False
+        """Whether another collector reads this machine's GPUs now: what is wrong here is then no blindness."""
         self.values = Tally()
         """Every value read so far, by what became of it."""
         if ca_file is not None:
@@ -75,6 +81,8 @@ class Dcgm:
         for scraped in self.scraper.take():
             for table, some in scraped.items():
                 rows.setdefault(table, []).extend(some)
+        if "quality" in rows and self.read_otherwise():
+            rows["quality"] = [said for row in rows["quality"] for said in _of_profiling(row)]
         return rows
 
     def close(self) -> None:
@@ -104,3 +112,10 @@ class Dcgm:
 
     def _knows_job(self, uuid: str, instance: str | None) -> bool:
         return self._context is not None and self._context.of(GpuKey(uuid, instance)) is not None
+
+
+def _of_profiling(said: Row) -> list[Row]:
+    """What is said of this machine's whole GPUs, said of the fields that only DCGM may give; the rest as it is."""
+    if said["field"] != "*" or said["table_name"] != "gpu" or "node_id" in said:
+        return [said]
+    return [{**said, "field": name} for name in _PROFILING]

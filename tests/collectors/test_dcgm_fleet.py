@@ -204,6 +204,21 @@ def test_silence_has_a_beginning_and_an_end(
     }  # fmt: skip
 
 
+def test_dead_exporter_beside_nvml_blinds_nobody(
+    machine: Machine, exporters: Exporters, watch: Callable[..., Watching]
+) -> None:
+    """Where NVML reads this machine's GPUs, silence is said of the profiling fields alone; other nodes' is as before."""
+    w = watch(machine, [exporters.url("/node/0/metrics")], fleet=[exporters.url("/node/5/metrics")])
+    w.dcgm.read_otherwise = lambda: True
+    w.until(lambda: len({row["gpu_uuid"] for row in w.rows.get("gpu", ())}) == 4)
+    exporters.answer = lambda _path: Answer(status=503)
+    w.until(lambda: w.some("quality", entity="machine-1", state="error") and w.some("host", samples_taken=0.0))
+    own = [row for row in w.rows["quality"] if row.get("node_id") is None]
+    assert not [row for row in own if row["field"] == "*"]
+    assert {"sm_active_ratio", "tensor_active_ratio"} <= {r["field"] for r in own if r["entity"] == "machine-1"}
+    assert w.some("quality", node_id=w.some("host")[0]["node_id"], field="*", state="error")
+
+
 def test_page_cut_on_the_way_keeps_its_whole_lines(
     machine: Machine, exporters: Exporters, watch: Callable[..., Watching]
 ) -> None:
