@@ -9,7 +9,7 @@ fade by itself (``docs/attribution.md``).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -28,7 +28,9 @@ _MOST_FINDINGS: Final = 4
 def identity(judged: Judgement) -> str:
     """The id of the judgement: the same placement in the same phase has the same, whenever it is judged."""
     p = judged.placement
-    return stable_id("attribution", p.cluster, p.job_id, p.attempt, p.start.isoformat() if p.start else "", phase(judged))
+    return stable_id(
+        "attribution", p.cluster, p.job_id, p.attempt, p.start.isoformat() if p.start else "", phase(judged)
+    )
 
 
 def phase(judged: Judgement) -> str:
@@ -51,7 +53,8 @@ def row(judged: Judgement, now: datetime, revision: int = 0) -> dict[str, Any]:
         "pci_bus_id": first.pci_bus_id if first else None, "since": first.at if first else None,
         "message": sentence(judged), "action": action(judged), "owner": owner(judged),
         "evidence": _dumped([_clue(c) for c in _kept(judged)]), "suspects": _dumped(list(judged.suspects)),
-        "elsewhere": _dumped(judged.elsewhere.as_json()), "missing": _dumped([*judged.missing, *_notes(judged)]),
+        "elsewhere": _dumped(judged.elsewhere.as_json()), "missing": _dumped(list(judged.missing)),
+        "notes": _dumped(list(judged.notes)),
         "finding_ids": _dumped([f["finding_id"] for f in findings(judged)]),
     }  # fmt: skip
 
@@ -65,7 +68,9 @@ def findings(judged: Judgement) -> list[dict[str, Any]]:
 
 def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
     """Whether two rows of one placement say something different."""
-    return any(before.get(k) != after.get(k) for k in ("verdict", "kind", "detail", "confidence", "node_id", "gpu_uuid"))
+    return any(
+        before.get(k) != after.get(k) for k in ("verdict", "kind", "detail", "confidence", "node_id", "gpu_uuid")
+    )
 
 
 def _causes(judged: Judgement) -> list[Clue]:
@@ -134,10 +139,6 @@ def _clue(clue: Clue) -> dict[str, Any]:
         "may_be_earlier_s": clue.slack.total_seconds() or None,
     }  # fmt: skip
     return {k: v for k, v in said.items() if v is not None}
-
-
-def _notes(judged: Judgement) -> Iterable[str]:
-    return judged.notes
 
 
 def _dumped(value: Any) -> str:  # noqa: ANN401 (JSON)

@@ -1,8 +1,8 @@
 """Evidence of an incident: findings of one signal and one entity, folded into one entry.
 
 A finding's ``evidence`` is a JSON object of the detector's own. These keys mean something to incidents:
-``pci_bus_id``, ``action_source``, ``owner``, ``next_step``, ``title`` (words for the incident's title), ``due_h`` (hours
-until a forecast runs out), ``disagree`` (who sees it otherwise), ``raw`` (the line as read), ``ts_quality``; of a shift
+``pci_bus_id``, ``action_source``, ``owner``, ``next_step``, ``title`` (of the incident), ``due_h`` (hours until
+a forecast runs out), ``disagree`` (who sees it otherwise), ``raw`` (the line as read), ``ts_quality``; of a shift
 that many share ``nodes``, ``nodes_told`` (how many), ``of_cause`` (what each has) and ``shared`` (the place's name);
 ``lines`` (log lines behind it); ``hold`` (true: silence is no proof of health); ``clears`` (signals that this finding
 says are over; ``xid_*`` takes all that begin so); ``new_boot`` (true: it clears only what an earlier boot showed).

@@ -20,20 +20,20 @@ from graynode.detectors.base import Round
 Member = tuple[str, str]
 """Machine, and port of it where the place holds ports; the port is empty where it holds whole nodes."""
 
-PHYSICAL: Final = ("rack", "domain", "switch")
 _ATTRIBUTES: Final = {"rack": ("rack", "chassis_serial"), "switch": ("switch", "leaf_switch", "neighbour")}
 _FEWEST: Final = {"rack": 3, "domain": 3, "switch": 3, "rail": 5, "job": 5, "driver": 5}
 _LEAST_PART: Final = {"rack": 0.5, "domain": 0.5, "switch": 0.5, "rail": 0.0, "job": 0.2, "driver": 0.2}
 """A place is named where so many of its nodes, and more than such a part of them, are concerned. A rack of four is
 complete with three and one that answers late; a job of a thousand is not named for two hundred by chance."""
-_ORDERS: Final[Mapping[str, tuple[str, ...]]] = {
-    "heat": ("rack", "domain", "switch", "rail", "job", "driver"),
-    "network": ("switch", "rail", "domain", "rack", "job", "driver"),
-    "other": ("job", "driver", "rack", "domain", "switch", "rail"),
-}
-"""Which of equally good explanations comes first, by what is wrong."""
+NETWORK: Final = frozenset({"link_flap", "link_down", "link_degraded", "link_errors", "network_fault"})
 _HEAT: Final = frozenset({"thermal", "power_brake"})
-_NETWORK: Final = frozenset({"link_flap", "link_down", "link_degraded", "link_errors", "network_fault", "nvlink_fault"})
+_ORDERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "heat": ("rack", "domain", "job", "driver"),
+    "network": ("switch", "rail", "rack", "driver"),
+    "nvlink": ("domain", "rack", "job", "driver"),
+    "other": ("job", "driver", "rack", "domain", "switch"),
+}
+"""What can be behind it, by what is wrong; of equally good explanations the first."""
 _NUMBER: Final = re.compile(r"(\d+)(?:/\d+)?$")
 
 
@@ -68,13 +68,17 @@ class Places:
     def best(self, concerned: Sequence[Member], cause: str) -> Place | None:
         """The place that explains best who is concerned: the highest harmonic mean of the part of the place that is
         concerned and the part of the concerned that is there. ``None`` where no place is concerned enough."""
-        order = _ORDERS["heat" if cause in _HEAT else "network" if cause in _NETWORK else "other"]
+        order = _order(cause)
         whole, nodes = frozenset(concerned), frozenset(node for node, _ in concerned)
         ranked: list[tuple[float, int, str, Place]] = []
         for place in self.places:
+            if place.kind not in order:
+                continue
             there, of, those = _there(place, whole, nodes)
             n, part = len(those), there / of if of else 0.0
-            if n < _FEWEST[place.kind] or part <= _LEAST_PART[place.kind] or place.nodes >= self.everyone:
+            if n < _FEWEST[place.kind] or part <= _LEAST_PART[place.kind]:
+                continue
+            if place.kind != "rail" and place.nodes >= self.everyone:
                 continue
             found = there / len(whole) if place.kind in ("switch", "rail") else n / len(nodes)
             precision = (
@@ -82,6 +86,14 @@ class Places:
             )  # a rail has as many leaves as pods: its size says nothing
             ranked.append((-2 * precision * found / (precision + found), order.index(place.kind), place.name, place))
         return min(ranked, key=lambda r: r[:3])[3] if ranked else None
+
+
+def _order(cause: str) -> tuple[str, ...]:
+    if cause in _HEAT:
+        return _ORDERS["heat"]
+    if cause in NETWORK:
+        return _ORDERS["network"]
+    return _ORDERS["nvlink" if cause == "nvlink_fault" else "other"]
 
 
 def _there(place: Place, whole: frozenset[Member], nodes: frozenset[str]) -> tuple[int, int, frozenset[str]]:

@@ -3,7 +3,7 @@
 The risk falls with the time since the return (a constant hazard in each of a few spans), rises with the number of
 repairs in a row that did not hold, and moves with the fleet: a week of bad repairs is bad for all. The first two are
 fitted to all returns of the past (Poisson likelihood of faults per day at risk, weak priors); the last is the ratio
-of faults seen to faults expected, discounted with a half-life of two horizons. Returns younger than the horizon count
+of faults seen to faults expected while on probation, discounted with a half-life of two horizons. Returns younger than the horizon count
 for the days that they have been seen, so that no outcome is known before its time.
 """
 
@@ -21,6 +21,7 @@ PROBATION_D: Final = 7.0
 """Seven days after a return hold a third of all faults in 2.3 % of the node-days (METHODS §1.9)."""
 _EDGES_D: Final = np.array([0.0, 0.25, 1.0, 3.0, 7.0, 14.0])
 _SPANS_D: Final = np.diff(_EDGES_D)
+_ON_PROBATION: Final = _EDGES_D[:-1] < PROBATION_D
 _LEVEL_HALF_LIFE_D: Final = 14.0
 _LEVEL_PRIOR: Final = 2.0
 """Faults seen and expected that the level begins with: one."""
@@ -57,9 +58,9 @@ def hazard(faults: Faults, at_d: float) -> Hazard:
     per_day, chain = _fit(seen, at_risk, z, fleet)
     expected = at_risk * per_day * np.exp(chain * z)[:, None]
     recent = 0.5 ** ((at_d - (back.at_d[:, None] + _EDGES_D[:-1])) / _LEVEL_HALF_LIFE_D)
-    recent = np.where(at_risk > 0, recent, 0.0)
+    recent = np.where((at_risk > 0) & _ON_PROBATION, recent, 0.0)
     level = (_LEVEL_PRIOR + (recent * seen).sum()) / (_LEVEL_PRIOR + (recent * expected).sum())
-    return Hazard(per_day * level, chain)
+    return Hazard(per_day * np.where(_ON_PROBATION, level, 1.0), chain)
 
 
 def probation_until(returned: datetime | None, length_d: float = PROBATION_D) -> datetime | None:

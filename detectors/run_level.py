@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from graynode.detectors.frames import Floats, Ints
+from graynode.detectors.frames import Bools, Floats, Ints
 from graynode.detectors.residual import MIN_PEERS, leave_one_out_median
 
 PRIOR_RUNS: Final = 16
@@ -57,6 +57,10 @@ class Judged:
         """How much slower than own past and present peers, in log units."""
         return np.asarray(self.worse - self.baseline - self.shift, dtype=np.float64)
 
+    def excess_of(self, worse: Floats, which: Ints) -> Floats:
+        """The excess of the runs ``which`` if they had been ``worse``, each alone and all else as it is."""
+        return np.asarray(worse - self.baseline[which] - self.shift[which], dtype=np.float64)
+
     def spread(self, usual: float) -> Floats:
         """The standard deviation that this GPU's excess should have, ``usual`` being that of GPUs at this work."""
         own = (PRIOR_RUNS * usual**2 + self.squares) / (PRIOR_RUNS + self.settled)
@@ -83,14 +87,14 @@ def judge(runs: Runs, *, peers: bool = True) -> Judged:
     return Judged(runs.worse, baseline, earlier, shift, beside, squares, count)
 
 
-def usual_spread(judged: Judged, resolution: float = 0.0) -> float:
-    """The spread usual among these runs: median absolute excess in parts of its widening, by 0.6745.
+def usual_spread(judged: Judged, resolution: float = 0.0, among: Bools | None = None) -> float:
+    """The spread usual among these runs (all): median absolute excess in parts of its widening, by 0.6745.
 
     Not less than half the signal's ``resolution`` (log units): runs that agree to the last digit make one digit no
     fault. NaN where no run has an earlier one.
     """
     known = np.abs(judged.excess) / np.sqrt(_widening(judged.earlier, judged.peers))
-    known = known[~np.isnan(known)]
+    known = known[~np.isnan(known) if among is None else among & ~np.isnan(known)]
     if not known.size:
         return float("nan")
     return max(float(np.median(known)) / 0.6745, resolution / 2.0, _LEAST)
@@ -123,7 +127,7 @@ class _Ordered:
     before: Ints
 
 
-def _ordered(history: Ints, time_s: Floats, known: np.ndarray) -> _Ordered:
+def _ordered(history: Ints, time_s: Floats, known: Bools) -> _Ordered:
     part = np.flatnonzero(known)
     order = part[np.lexsort((time_s[part], history[part]))]
     h, t = history[order], time_s[order]

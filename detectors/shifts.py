@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from graynode.detectors.advice import ADVICE
 from graynode.detectors.base import Round
-from graynode.detectors.places import Place, Places, places
+from graynode.detectors.places import NETWORK, Place, Places, places
 
 Candidate = dict[str, Any]
 
@@ -27,7 +27,6 @@ OWN: Final = frozenset({"memory_errors", "memory_degraded", "gpu_lost"})
 """What single GPUs have by their own nature: never one cause merely for having begun together."""
 _FEWEST: Final = 3
 NAMED_NODES: Final = 50
-_NETWORK: Final = frozenset({"link_flap", "link_down", "link_degraded", "link_errors", "network_fault"})
 
 
 def named(
@@ -61,18 +60,15 @@ def named(
 def _explained(
     told: Sequence[Candidate], known: Places, cause: str, start: datetime
 ) -> tuple[list[Candidate], Place | None, int]:
+    if cause in NETWORK:  # cables die one by one: what a switch has done began within minutes
+        told = _together(told, start)
     concerned = [(str(c["node_id"]), str(c.get("link") or "")) for c in told]
     place = known.best(concerned, cause)
-    if place is not None and place.kind == "rail":
-        together = _together([c for c in told if c.get("link") == place.name], start)
-        if len(_nodes(together)) >= NODES:
-            return together, place, len(_nodes(together))
-        place = None
     if place is not None:
         ports = any(port for _, port in place.members)
         inside = place.members if ports else {(node, "") for node in place.nodes}
         taken = [c for c, m in zip(told, concerned, strict=True) if (m if ports else (m[0], "")) in inside]
-        return taken, place, len(place.nodes)
+        return taken, place, len(_nodes(taken)) if place.kind == "rail" else len(place.nodes)
     nodes, everyone = _nodes(told), known.everyone | _nodes(told)
     cluster = Place("cluster", str(told[0].get("cluster") or ""), frozenset((n, "") for n in everyone))
     if len(nodes) >= NODES and len(nodes) > PART * len(everyone):
@@ -131,7 +127,7 @@ def about(group: Sequence[Candidate], place: Place, of: int) -> Candidate:
             "nodes_seen": of,
             "shared": place.name or None,
             "of_cause": worst["cause"],
-            "owner": "network" if worst["cause"] in _NETWORK and place.kind in ("switch", "rail") else "platform",
+            "owner": "network" if worst["cause"] in NETWORK and place.kind in ("switch", "rail") else "platform",
             "title": f"{_TITLES[place.kind]}: {_words(str(worst['cause']))} on {len(nodes)} nodes",
             "next_step": "Do not take the nodes out one by one; find what they share first.",
         },

@@ -97,7 +97,8 @@ def _trend(view: View, i: int, drift: float, p: float, days: Floats, today: floa
         "p_value": p,
         "since": since,
         "severity": "ticket" if drift >= TAU else "digest",
-        "message": f"{view.gpu_name(i)}: against its peers its clock under load has fallen by {effect:.1%} in {span} days",
+        "message": f"{view.gpu_name(i)}: its clock under load has fallen against its peers' by {effect:.1%} "
+        f"in {span} days",
         "action": "Run a GEMM benchmark on it between jobs and compare with its last; look at its heat and power",
         "evidence": {"test": "trend", "days": int(known.size), "per_day": drift / max(span, 1)},
     }  # fmt: skip

@@ -638,7 +638,7 @@ _OTHER: Final = (
         *_ENTITY, _text("pci_bus_id", "PCI address of the GPU where it began"), _time("since", "the first cause in time; node and GPU are its own, node_id is job:<id> where there is none"),
         _text("message", "the verdict in one sentence"), _text("action", "what to do next"), _text("owner", f"one of {', '.join(OWNERS)}"),
         _text("evidence", "JSON array in order of time, each with its role: initiating, cascade, teardown, context"), _text("suspects", "JSON array of node ids that an unknown cause leaves in doubt, the most doubtful first"),
-        _text("elsewhere", "JSON object: runs of the same image on other nodes, failures of other jobs on these nodes"), _text("missing", "JSON array of what could not be asked"), _text("finding_ids", "JSON array of the findings made of it")),
+        _text("elsewhere", "JSON object: runs of the same image on other nodes, failures of other jobs on these nodes"), _text("missing", "JSON array of what could not be asked"), _text("notes", "JSON array of remarks: what weakens or supports it"), _text("finding_ids", "JSON array of the findings made of it")),
     _table("action", "one thing done or refused about an incident", ACTIONS, ("action_id",), *_WHO,
         _text("action_id", "UUIDv5"), _text("incident_id", "incident"), Field("revision", "int32", "text", "incident revision"), _text("responder", "webhook, slurm, kubernetes, …"),
         _text("kind", "notify, drain, release, …"), _word("outcome", "done, dry_run, refused, failed"), _text("reason", "why"), _text("who", "actor"),

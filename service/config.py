@@ -155,7 +155,7 @@ class Detect(Section, frozen=True):
     is not 0, else ``budget_per_node_day``.
 
     ``xid_severity`` is the site's own mind about single Xids, by number; ``digest`` tells nobody at once.
-    ``pages_per_shift``: pages of their own in ``shift_h`` hours, further ones are grouped under the open page; 0 sets no
+    ``pages_per_shift``: pages of their own in ``shift_h`` hours, further ones are grouped under the open page; 0 is no
     limit. ``due_…_h``: hours until the owner's next step.
     """
 

@@ -39,6 +39,7 @@ from graynode.service.detect_bus import OneAtATime, when_there
 from graynode.service.detector_state import StateWriter, restore
 from graynode.service.process import serve_metrics
 from graynode.service.rounds import Result, Rounds
+from graynode.service.site_watch import SiteWatch
 from graynode.service.wiring import make_bus, make_lake
 
 CHUNK: Final = 60
@@ -98,6 +99,7 @@ class Detect:
     clock: Callable[[], datetime] = utc_now
     retry_s: float = 2.0
     _rounds: Rounds = field(init=False)
+    _site: SiteWatch = field(init=False)
     _incidents: Incidents = field(init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _producer: OneAtATime = field(init=False)
@@ -116,7 +118,9 @@ class Detect:
         except KeyError as error:
             raise ConfigError(f"detect.detectors: {error.args[0]}") from error
         cluster = self.config.cluster
-        self._rounds = Rounds(self.lake, cluster, detectors, shadow=self.config.detect.shadow)
+        section = self.config.detect
+        self._rounds = Rounds(self.lake, cluster, detectors, shadow=section.shadow, silent=section.shadow_detectors)
+        self._site = SiteWatch(self.config, self.lake, self.clock)
         self._incidents = detect_terms.incidents(self.config, self.lake)
         self._producer = OneAtATime(self.bus.producer())
         self._publish = incident_bus.Publisher(self._producer, cluster, self.clock)
@@ -163,6 +167,7 @@ class Detect:
         if until is None or (self._next is None and not self._begin(until)):
             return 0
         assert self._next is not None  # noqa: S101 (_begin has set it)
+        self._queue("finding", self._site.look(self._rounds))
         step = timedelta(seconds=self._rounds.window_s)
         count = min(CHUNK, int((until - self._next) / step))
         if count < 1:

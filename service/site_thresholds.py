@@ -155,8 +155,8 @@ def speaks(config: Config, chosen: Accepted | None, limit: Budget, rate: Rate) -
         return True, f"{rate.node_days:,} healthy node-days of {need:,} that certify the budget, and no set is accepted"
     if rate.upper > limit.per_node_day:
         return True, (
-            f"{rate.told} findings on {rate.node_days:,} healthy node-days: up to {rate.upper:.2g} a node-day, over the "
-            "budget; graynode thresholds fit"
+            f"{rate.told} findings on {rate.node_days:,} healthy node-days: up to {rate.upper:.2g} a node-day, over "
+            "the budget; graynode thresholds fit"
         )
     return False, f"{rate.node_days:,} healthy node-days certify the budget"
 

@@ -61,7 +61,7 @@ def dbscan(sensitivity: float = 0.5) -> PanelBaseline:
             return np.full(panel.shape, np.nan)
         span = max(float(np.nanmax(panel) - np.nanmin(panel)), 0.1)
         eps = (1.0 - min(sensitivity, 0.999)) * span * 1.1
-        low, high, units = _main_cluster(panel, eps)
+        low, high, units = main_cluster(panel, eps)
         away = np.maximum(np.maximum(low - panel, panel - high), 0.0) / eps
         lost = np.isnan(low)
         alone = 1.0 + np.abs(panel - _median(panel)) / span
@@ -71,8 +71,9 @@ def dbscan(sensitivity: float = 0.5) -> PanelBaseline:
     return PanelBaseline("grafana_dbscan", 1.0, score)
 
 
-def _main_cluster(panel: FloatArray, eps: float) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Lowest and highest value of the cluster that more than half are in (NaN: none), and how many there are."""
+def main_cluster(panel: FloatArray, eps: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Of each time the lowest and highest value of the cluster that more than half are in (NaN: none), and how many
+    units there are."""
     ordered = np.sort(panel, axis=1)
     cluster = np.cumsum(np.diff(ordered, axis=1, prepend=ordered[:, :1]) > eps, axis=1)
     units = (~np.isnan(panel)).sum(axis=1, keepdims=True)
@@ -93,16 +94,19 @@ def double_mad(sensitivity: float = 0.5) -> PanelBaseline:
     """
 
     def score(panel: FloatArray) -> FloatArray:
-        known = panel[np.isfinite(panel)]
-        if not known.size:
-            return np.full(panel.shape, np.nan)
-        off = panel - np.median(known)
-        seen = known - np.median(known)
-        lower, upper = float(np.median(-seen[seen <= 0])), float(np.median(seen[seen >= 0]))
-        side = 1.4826 * np.where(off < 0, lower, upper)
-        return np.where(off == 0, 0.0, np.abs(off) / np.where(side > 0, side, np.nan))
+        return sided_deviation(panel, panel)
 
     return PanelBaseline("grafana_mad", 7.941 - (7.941 - 0.842) * float(np.sqrt(sensitivity)), score)
+
+
+def sided_deviation(values: FloatArray, of: FloatArray) -> FloatArray:
+    """Distance of ``values`` from the median of ``of`` in 1.4826 median deviations of ``of`` on that side."""
+    known = of[np.isfinite(of)]
+    if not known.size:
+        return np.full(values.shape, np.nan)
+    off, seen = values - np.median(known), known - np.median(known)
+    side = 1.4826 * np.where(off < 0, np.median(-seen[seen <= 0]), np.median(seen[seen >= 0]))
+    return np.where(off == 0, 0.0, np.abs(off) / np.where(side > 0, side, np.nan))
 
 
 def minder(*, sample_s: float, window: int = 8, continuity_s: float = 240.0, limit: float = 3.0) -> PanelBaseline:

@@ -78,7 +78,8 @@ def natural(noise: Noise, size: Size, days: int, limits: Limits, rng: np.random.
             fleet.midnight()
     result = Natural(size.nodes * days, placed, told.false, told.wrong)
     result.wrong += [
-        f"missed: {f.severity:.1%} slower for {(f.end - f.start) * WINDOW_S / 60:.0f} min, node {f.node}, window {f.start}"
+        f"missed: {f.severity:.1%} slower for {(f.end - f.start) * WINDOW_S / 60:.0f} min, node {f.node}, "
+        f"window {f.start}"
         for f in placed
         if f.found is None
     ]
@@ -93,7 +94,7 @@ def _placed(size: Size, days: int, rate: float, rng: np.random.Generator) -> lis
     for start in np.sort(rng.integers(0, last, many)).tolist():
         gpu = int(rng.integers(size.jobs * size.gpus))
         lasts = max(600.0, float(rng.lognormal(np.log(_MEDIAN_S), 1.0))) / WINDOW_S
-        severity = float(np.exp(rng.uniform(*(float(np.log(s)) for s in _SEVERITY))))
+        severity = float(np.exp(rng.uniform(np.log(_SEVERITY[0]), np.log(_SEVERITY[1]))))
         node = gpu // size.per_node
         if all(f.node != node or f.end + _AFTER <= start for f in found):
             end = start + round(lasts)

@@ -63,8 +63,11 @@ def _cell(noise: Noise, number: int) -> dict[str, float | None]:
 
 def _header() -> dict[str, Any]:
     return {
-        "source": f"graynode.benchmarks.detection.fleet_train, training seed {SEED}, {Size().nodes * DAYS} healthy node-days a cell",
-        "rule": "exponential tail beyond the 0.99 quantile of node-day maxima to 5e-6 per node-day and reference, or the largest maximum, a tenth more; null above 1.2",
+        "source": "graynode.benchmarks.detection.fleet_train, simulated healthy node-days alone",
+        "training_seed": SEED,
+        "node_days_a_cell": Size().nodes * DAYS,
+        "rule": f"exponential tail beyond the 0.99 quantile of node-day maxima to {TARGET:g} per node-day and "
+        f"reference, or the largest maximum, times {MARGIN}; null (of no use) above {USABLE}",
         "cells": {},
     }
 

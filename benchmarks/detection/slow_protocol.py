@@ -19,8 +19,8 @@ from graynode.benchmarks.detection.result import Figure
 from graynode.benchmarks.detection.slow_inject import slowed
 
 BoolArray = npt.NDArray[np.bool_]
-Score = Callable[[FloatArray], FloatArray]
-"""What every run would score if its value were this one and all others as they are."""
+Score = Callable[[FloatArray, IntArray], FloatArray]
+"""What the runs of these numbers would score, each if its own value were this one and all else as it is."""
 Fit = Callable[[BoolArray], Score]
 """Learn from the runs that are true (those of training GPUs)."""
 
@@ -77,10 +77,9 @@ def score(
     for number in np.unique(fold[gpu[judged]]):
         test = np.flatnonzero(judged & (fold[gpu] == number))
         train = judged & (fold[gpu] != number)
-        of = method.fit(train)
-        clean = of(worse)
-        slow = {s: (of(slowed(worse, s)) if s else clean)[test] for s in (0.0, *slowdowns)}
-        scored.append(Fold(clean[train], gpu[train], gpu[test], test, slow))
+        of, learned = method.fit(train), np.flatnonzero(train)
+        slow = {s: of(slowed(worse[test], s) if s else worse[test], test) for s in (0.0, *slowdowns)}
+        scored.append(Fold(of(worse[learned], learned), gpu[learned], gpu[test], test, slow))
     return Scored(tuple(scored), int(fold.size), method.published, int(judged.sum()))
 
 
@@ -183,4 +182,5 @@ def _drawn_limit(train: FloatArray, gpu: IntArray, rate: float, weights: IntArra
     # The limit lies among the highest: the rest of the runs need not be counted
     part = min(len(high), int(np.ceil(20 * rate * len(high))) + 200)
     reached = np.cumsum(weights[:, who[:part]], axis=1) >= beyond[:, None]
-    return np.where(reached.any(axis=1), high[np.argmax(reached, axis=1)], high[part - 1])
+    limit = np.where(reached.any(axis=1), high[np.argmax(reached, axis=1)], high[part - 1])
+    return np.asarray(limit, dtype=np.float64)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from agent_fakes import BOOT_ID
 from node_files import FIXTURES, Ports, by, checked, node, round_at, unpack_ttar, write
 
+from graynode.collectors import ports
 from graynode.collectors.base import Machine, NoSource
 from graynode.collectors.infiniband import Infiniband
 from graynode.collectors.ports import ib_state, net_state, rate_gbps
@@ -221,3 +225,82 @@ def test_states_are_classed_by_number() -> None:
     assert net_state(None, "0x1003") == "unknown"
     assert rate_gbps("2.5 Gb/sec (1X SDR)") == 2.5
     assert rate_gbps("") is None
+
+
+_NOT_TAKEN = {
+    "work of applications, not health of the link": (
+        "rx_write_requests", "rx_read_requests", "rx_atomic_requests", "rx_dct_connect", "unicast_xmit_packets",
+        "unicast_rcv_packets", "multicast_xmit_packets", "multicast_rcv_packets", "lifespan", "duplicate_request",
+        "port_unicast_xmit_packets", "port_unicast_rcv_packets", "port_multicast_xmit_packets",
+        "port_multicast_rcv_packets",
+    ),
+    "fault of an application's request": (
+        "resp_remote_access_errors", "resp_local_length_error", "resp_cqe_flush_error", "resp_cqe_error",
+        "req_remote_invalid_request", "req_remote_access_errors", "req_cqe_flush_error", "req_cqe_error",
+    ),
+    "part of a counter that is taken, or another form of it": (
+        "roce_slow_restart_trans", "roce_slow_restart_cnps", "roce_adp_retrans", "roce_adp_retrans_to",
+        "implied_nak_seq_err", "port_xmit_packets_64", "port_rcv_packets_64", "port_rcv_discards",
+    ),
+    "partition keys and management datagrams": (
+        "port_xmit_constraint_errors", "port_rcv_constraint_errors", "VL15_dropped", "port_rcv_switch_relay_errors",
+    ),
+    "the host's receive queue, not the link": ("out_of_buffer", "rx_icrc_encapsulated"),
+}  # fmt: skip
+"""Files of a port that fill no column, by the reason."""
+_FACTS = {"link_layer", "hca_type", "fw_ver", "board_id", "node_guid"}
+_COLUMNS = {file: (column, 1) for column, file in {**ports._IB_COUNTERS, **ports._HW_COUNTERS}.items()} | {
+    "link_downed": ("link_downed", 1),
+    **{file: (column, 4) for column, file in ports._IB_WORDS.items()},
+    **{f"{file}_64": (column, 4) for column, file in ports._IB_WORDS.items()},
+}
+
+
+def _became(path: Path, row: Mapping[str, Any], told: str) -> str:
+    """What became of one file of a device: it is in the row, or the reason why it is not."""
+    name, content = path.name, path.read_text("utf-8").strip()
+    if name in _FACTS:
+        return "stored" if json.dumps(content) in told or content == "InfiniBand" else f"lost: {path}"
+    if name in ("state", "phys_state", "rate"):
+        said = {"state": row["state"].upper(), "phys_state": row["phys_state"], "rate": f"{row['rate_gbps']:g} Gb"}
+        return "stored" if said[name] in content or content.startswith("1: DOWN") else f"lost: {path}"
+    if (path.parents[1] / "counters_ext" / f"{name}_64").exists():
+        return "the 64-bit form is taken"
+    if name in _COLUMNS:
+        column, scale = _COLUMNS[name]
+        if not content.isdecimal():
+            return "no number" if row[column] is None else f"made up: {path}"
+        return "stored" if row[column] == int(content) * scale else f"lost: {path}"
+    return next((reason for reason, names in _NOT_TAKEN.items() if name in names), f"not accounted for: {path}")
+
+
+def _accounted(sys: Path, collector: Infiniband) -> Counter[str]:
+    """Every file below the devices of a tree, links not followed, by what became of it."""
+    rows = collector.collect(round_at(0))
+    collector.close()
+    links, facts, found = by(rows["link"], "link"), json.dumps(rows["inventory"], default=str), Counter[str]()
+    for device in sorted((sys / "class/infiniband").iterdir()):
+        for path in (f for f in device.rglob("*") if f.is_file() and not f.is_symlink()):
+            port = path.relative_to(device / "ports").parts[0] if "ports" in path.parts else "1"
+            told = facts.replace('\\"', '"')
+            found[_became(path, links[f"{device.name}/{port}"], told)] += 1
+    return found
+
+
+def test_every_file_of_an_h100_node_is_stored_or_left_out_for_a_reason(tmp_path: Path) -> None:
+    """Files read, stored and left out add up; what is stored is the file's own value."""
+    machine = _captured_h100(tmp_path)
+    found = _accounted(machine.sys, Infiniband(machine))
+    assert found.pop("stored") == 225
+    assert found.total() == 261
+    assert found.keys() == _NOT_TAKEN.keys()
+
+
+def test_every_file_of_other_drivers_is_stored_or_left_out_for_a_reason(tmp_path: Path) -> None:
+    """The same for mlx4 and iWARP, whose counters that are no number fill nothing."""
+    machine = node(tmp_path)
+    unpack_ttar(FIXTURES / "node_exporter/infiniband.ttar", tmp_path)
+    found = _accounted(machine.sys, Infiniband(machine))
+    stored, no_number = found.pop("stored"), found.pop("no number")
+    assert found.keys() <= {*_NOT_TAKEN, "the 64-bit form is taken"}
+    assert (stored, no_number, found.total()) == (29, 13, 33)
