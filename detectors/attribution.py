@@ -32,6 +32,10 @@ from graynode.detectors.policy import Policy
 VERSION: Final = 1
 _WENT_ON: Final = timedelta(minutes=2)
 """A job that took steps for so long after a clue did not end by it."""
+_TOGETHER: Final = timedelta(seconds=60)
+"""One cause on many machines is seen on all of them within so much: the slowest look is once a minute."""
+_ONE_FAULT: Final = timedelta(seconds=5)
+"""GPUs that show the same within so much show one fault: which of two ends is broken, it does not say."""
 _MANY_MACHINES: Final = 4
 """More machines than this with a first cause at once share something that none of them is."""
 _EMPTY: Final = pl.DataFrame()
@@ -109,6 +113,7 @@ def judge(case: Case, policy: Policy | None = None) -> Judgement:
     told = of_log(_of_job(case.log, placed), policy)
     said = of_scheduler(placed, _within(case.states, window, placed))
     clues = [_weaker(c, case.last_step) for c in (*timed, *told, *said) if window[0] <= c.at <= window[1]]
+    clues = _node_found(clues)
     elsewhere = looked_elsewhere(placed, clues, case.history, case.same_image, case.others)
     answer = _answer(placed, clues, elsewhere, case)
     beside = _beside(answer.first, clues)
@@ -154,11 +159,12 @@ def _machine_began(first: Clue, machine: Sequence[Clue], program: Sequence[Clue]
     notes = []
     if at_once:
         notes.append("the program's own error came at about the same time: which was first, the clocks cannot tell")
-    if len({c.node_id for c in machine if not first.surely_before(c)} - {None}) > _MANY_MACHINES:
+    shared = len(_alike(speaker, machine, _TOGETHER)) > _MANY_MACHINES
+    if shared:
         notes.append("many machines showed it at once: look for what they share (switch, power, storage, driver)")
     if elsewhere.clean:
         notes.append("the same image ran to its end on other nodes")
-    confidence = "high" if sure and not at_once and "many" not in "".join(notes)[:4] else "medium"
+    confidence = "high" if sure and not at_once and not shared else "medium"
     return _Answer(INFRASTRUCTURE, speaker.kind, speaker.detail, confidence, speaker, tuple(notes))
 
 
@@ -222,12 +228,20 @@ def _beside(first: Clue | None, clues: Iterable[Clue]) -> tuple[Clue, ...]:
     """Clues of the same side and weight that were there at once on another GPU or machine."""
     if first is None or first.side != INFRASTRUCTURE:
         return ()
-    return tuple(
-        c
-        for c in sorted(clues, key=lambda c: c.order)
-        if c.side == INFRASTRUCTURE and c.weight >= first.weight and c.place != first.place
-        and not first.surely_before(c) and not c.surely_before(first)
-    )  # fmt: skip
+    strong = [c for c in sorted(clues, key=lambda c: c.order) if c.side == INFRASTRUCTURE and c.weight >= first.weight]
+    elsewhere = [c for c in strong if c.place != first.place]
+    return tuple(c for c in elsewhere if _at_once(first, c))
+
+
+def _at_once(first: Clue, other: Clue) -> bool:
+    if first.kind == other.kind and abs(other.at - first.at) <= _ONE_FAULT:
+        return True
+    return not first.surely_before(other) and not other.surely_before(first)
+
+
+def _alike(first: Clue, machine: Iterable[Clue], within: timedelta) -> set[str]:
+    """Machines that showed the same kind of trouble at about the same time."""
+    return {c.node_id for c in machine if c.node_id and c.kind == first.kind and abs(c.at - first.at) <= within}
 
 
 def _roles(clues: Iterable[Clue], first: Clue | None, beside: Sequence[Clue]) -> list[Clue]:
@@ -278,6 +292,16 @@ def _weaker(clue: Clue, last_step: datetime | None) -> Clue:
         return clue
     went_on = f"{clue.message} (the job took steps for {(last_step - clue.at).total_seconds() / 60:.0f} min after it)"
     return replace(clue, weight=1, side=CONTEXT, message=went_on)
+
+
+def _node_found(clues: Sequence[Clue]) -> list[Clue]:
+    """Where the scheduler lost a node and one machine alone fell silent, that one is it."""
+    silent = [c for c in clues if c.detail == "node_silent"]
+    lost = any(c.detail in ("node_fail", "node_failure", "node_down") for c in clues)
+    if not lost or len(silent) != 1:
+        return list(clues)
+    named = replace(silent[0], side=INFRASTRUCTURE, weight=3, cause="host_fault", severity="ticket")
+    return [named if c is silent[0] else c for c in clues]
 
 
 def _of_job(log: pl.DataFrame, placed: Placement) -> pl.DataFrame:

@@ -257,24 +257,28 @@ def _details(evidence: Any) -> dict[str, Any]:  # noqa: ANN401 (JSON)
 
 def _joined(clues: list[Clue]) -> list[Clue]:
     """One clue where kernel log and NVML tell of one thing; the one with the raw line speaks."""
-    kept: list[Clue] = []
+    groups: dict[tuple[str | None, ...], list[Clue]] = {}
     for clue in sorted(clues, key=lambda c: c.order):
-        twin = next((i for i, k in enumerate(kept) if _is_twin(k, clue)), None)
+        kept = groups.setdefault((clue.node_id, clue.detail, clue.link), [])
+        twin = _twin(kept, clue)
         if twin is None:
             kept.append(clue)
         else:
             kept[twin] = _one(kept[twin], clue)
-    return kept
+    return [clue for kept in groups.values() for clue in kept]
 
 
-def _is_twin(one: Clue, other: Clue) -> bool:
-    if (
-        one.detail != other.detail
-        or one.node_id != other.node_id
-        or other.at - one.at > _SAME
-        or one.link != other.link
-    ):
-        return False
+def _twin(kept: list[Clue], clue: Clue) -> int | None:
+    """Where among these, in order of time, one lies close enough that is of the same GPU or may be."""
+    for i in range(len(kept) - 1, -1, -1):
+        if clue.at - kept[i].at > _SAME:
+            return None
+        if _may_be_one(kept[i], clue):
+            return i
+    return None
+
+
+def _may_be_one(one: Clue, other: Clue) -> bool:
     pairs = ((one.gpu_uuid, other.gpu_uuid), (one.pci_bus_id, other.pci_bus_id))
     return any(a and a == b for a, b in pairs) or not any(a and b for a, b in pairs)
 

@@ -1,7 +1,7 @@
 """A judgement as a row of table ``attribution``, and the findings that follow from it.
 
-Sure hardware is a finding of the cause that the machine showed, so that it joins or opens that machine's incident in the
-normal way. An unknown cause leaves the job's machines in doubt: one finding of severity ``digest`` a machine, which
+Sure hardware is a finding of the cause that the machine showed, so that it joins or opens that machine's incident in
+the normal way. An unknown cause leaves the job's machines in doubt: one finding of severity ``digest`` a machine, which
 opens no incident and on which nothing acts. It is not a ``node_state``: that has no end of its own, and a doubt must
 fade by itself (``docs/attribution.md``).
 """

@@ -34,7 +34,7 @@ _UNKNOWN: Final[dict[str, str]] = {
     "them has said which is slow; a rank that hung in its own code (data loading, a branch that only some ranks take) "
     "looks the same.",
     "unclear_error": "Run it again on other nodes: if it fails there too, it is the program.",
-    "hang": "Take stacks of all ranks (py-spy dump) before it is ended: the one that is elsewhere is the one waited for.",
+    "hang": "Take stacks of all ranks (py-spy dump) before it is ended: the one elsewhere is the one waited for.",
 }
 _NOTHING: Final = (
     "Nothing here says why. Give graynode the job's output ([job_log] paths) and its steps, then the next one can be "
@@ -65,8 +65,8 @@ def action(judged: Judgement) -> str:
     if judged.verdict == "infrastructure":
         first = judged.first
         machine = first.action if first is not None and first.action else None
-        if machine is None and first is not None and first.cause in ADVICE:
-            machine = ADVICE[first.cause].action
+        if machine is None and first is not None and (first.cause or "") in ADVICE:
+            machine = ADVICE[first.cause or ""].action
         if judged.kind == "storage":
             return f"Look at the file system that failed and who else uses it. {_IMAGE}"
         return f"{_IMAGE} For the machine: {machine or 'look at what the evidence names.'}"

@@ -86,3 +86,12 @@ class Learner(Protocol):
         Nothing is found and nothing accumulates; windows of another length than the rounds' are welcome.
         """
         ...
+
+
+@runtime_checkable
+class Recaller(Protocol):
+    """A learner that counts over its last day: after a start without stored state that day is taken from history."""
+
+    def recent(self, history: Round, state: State) -> State:
+        """Count the hour windows of the day before the first round as if they had been scored; nothing is found."""
+        ...

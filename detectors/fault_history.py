@@ -107,8 +107,9 @@ def returns(faults: Faults) -> Returns:
     next_d[:-1] = np.where(node[1:] == node[:-1], gap[1:], np.inf)
     back = np.isfinite(end_d)
     by_time = np.argsort(end_d[back], kind="stable")
-    columns = (node, end_d, next_d, (index - broken).astype(np.int64), outages.kind[order])
-    return Returns(*(column[back][by_time] for column in columns))
+    chosen = np.flatnonzero(back)[by_time]
+    chain = (index - broken).astype(np.int64)
+    return Returns(node[chosen], end_d[chosen], next_d[chosen], chain[chosen], outages.kind[order][chosen])
 
 
 def down(faults: Faults) -> Bools:

@@ -3,7 +3,9 @@
 Counted are error-hours, hours in which the counter grew, per powered hour: errors come in bursts (94 % of gaps
 between corrected errors are under an hour, and one GPU once gave 112,656 in a day), so lines and raw counts mean
 little. Rates over a fleet are Gamma distributed (most GPUs never show one, a few often do), so the last day's count
-given the entity's own history is negative binomial, and its upper tail is the p-value.
+given the entity's own history is negative binomial, and its upper tail is the p-value. The Gamma is fitted per group
+(GPU model, kind of link). Bursts longer than an hour come in runs of error-hours; how long, the group's own past says
+(``cluster``), and runs are counted instead: otherwise one long burst would look like many errors.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import numpy as np
 import polars as pl
 
 from graynode.detectors.conformal import negative_binomial_tail
-from graynode.detectors.frames import Bools, Floats, View, finite
+from graynode.detectors.frames import Bools, Floats, Ints, View, finite
 from graynode.detectors.memory import Arrays, recall, remember
 
 HOURS: Final = 24
@@ -35,7 +37,11 @@ class Prior:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """``count`` error-hours in ``exposure_h`` hours of the last day, against ``history`` of them in ``history_h``."""
+    """``count`` error-hours in ``exposure_h`` hours of the last day, against ``history`` of them in ``history_h``.
+
+    ``cluster``: error-hours that come together in the entity's group on an ordinary error-day, 1 where they come alone.
+    ``new_hour``: this window is the first of its clock hour with errors.
+    """
 
     count: Floats
     exposure_h: Floats
@@ -44,31 +50,65 @@ class Growth:
     p: Floats
     since_s: Floats
     first_ever: Bools
+    cluster: Floats
+    new_hour: Bools
 
 
 def columns() -> tuple[str, ...]:
     """Names under which an entity's record is remembered."""
     rings = [f"{kind}.{h}" for kind in ("hits", "powered") for h in range(HOURS)]
-    return ("hour", "past_hits", "past_powered", *rings)
+    return ("hour", "past_hits", "past_powered", "past_squares", *rings)
 
 
-def advance(memory: Arrays, grew: Floats, powered_h: Floats, now_s: Floats, prior: Prior) -> Growth:
-    """Count this window in, in place. ``grew`` is 1 or 0, NaN where the counter's growth is unknown."""
+def advance(
+    memory: Arrays, grew: Floats, powered_h: Floats, now_s: Floats, prior: Prior, groups: Ints | None = None
+) -> Growth:
+    """Count this window in, in place. ``grew`` is 1 or 0, NaN where the counter's growth is unknown.
+
+    ``groups`` numbers the groups that share a law; without them all entities do.
+    """
+    hits, powered, new_hour = count_in(memory, grew, powered_h, now_s)
+    one = np.zeros(len(grew), dtype=np.int64)
+    return _judge(memory, hits, powered, prior, one if groups is None else groups, new_hour)
+
+
+def count_in(memory: Arrays, grew: Floats, powered_h: Floats, now_s: Floats) -> tuple[Floats, Floats, Bools]:
+    """Count this window into the last day, in place.
+
+    Gives the day's rings of error-hours and of powered hours, and where this window begins an error-hour.
+    """
     hits, powered = _ring(memory, "hits"), _ring(memory, "powered")
     hour = np.floor(now_s / 3600.0)
     past_hits, past_powered = np.nan_to_num(memory["past_hits"]), np.nan_to_num(memory["past_powered"])
     gone = _gone(memory["hour"], hour)
+    new_day = np.floor(hour / HOURS) > np.floor(memory["hour"] / HOURS)  # NaN is no day
+    squares = np.nan_to_num(memory["past_squares"])
+    squares += np.where(new_day, (hits > 0).sum(axis=1).astype(np.float64) ** 2, 0.0)
     past_hits += ((hits > 0) & gone).sum(axis=1)
     past_powered += np.where(gone, powered, 0.0).sum(axis=1)
     hits, powered = np.where(gone, 0.0, hits), np.where(gone, 0.0, powered)
     known = ~np.isnan(grew)
     here = (np.arange(HOURS) == (hour % HOURS)[:, None]) & known[:, None]
+    new_hour = np.asarray((here & (hits == 0)).any(axis=1) & (np.nan_to_num(grew) > 0), dtype=np.bool_)
     hits += np.where(here, np.nan_to_num(grew)[:, None], 0.0)
     powered += np.where(here, powered_h[:, None], 0.0)
-    memory.update(hour=hour, past_hits=past_hits, past_powered=past_powered)
+    memory.update(hour=hour, past_hits=past_hits, past_powered=past_powered, past_squares=squares)
     for h in range(HOURS):
         memory[f"hits.{h}"], memory[f"powered.{h}"] = hits[:, h], powered[:, h]
-    return _judge(hits, powered, past_hits, past_powered, hour, prior)
+    return hits, powered, new_hour
+
+
+def recent(
+    state: pl.DataFrame | None, view: View, columns: Sequence[str], grew: Floats, powered_h: Floats
+) -> pl.DataFrame | None:
+    """A state frame (of ``columns``) whose last day holds the hour windows of the day before the first round."""
+    for now_s in np.unique(view.t_s):
+        here = np.flatnonzero(view.t_s == now_s)
+        keys = view.keys.gather(here)
+        remembered = recall(state, keys, columns)
+        count_in(remembered, grew[here], powered_h[here], view.t_s[here])
+        state = remember(state, keys, remembered, float(now_s))
+    return state
 
 
 def learn(
@@ -93,10 +133,14 @@ def learn(
         strict=False,
     ).sort("key", "t")
     newest = [pl.col(c).fill_nan(None).drop_nulls().last().alias(c) for c in last]
+    day = (pl.col("t") // 86_400.0).alias("day")
+    days = hours.group_by("key", day, maintain_order=True).agg(pl.col("past_hits").sum())
+    squares = days.group_by("key").agg((pl.col("past_hits") ** 2).sum().alias("past_squares"))
     sums = hours.group_by("key", maintain_order=True).agg(pl.col("past_hits", "past_powered").sum(), *newest)
+    sums = sums.join(squares, on="key", how="left", maintain_order="left")
     keys = sums.get_column("key")
     remembered = recall(state, keys, columns)
-    for c in ("past_hits", "past_powered"):
+    for c in ("past_hits", "past_powered", "past_squares"):
         remembered[c] = np.nan_to_num(remembered[c]) + finite(sums.get_column(c))
     for c in last:
         now = finite(sums.get_column(c))
@@ -116,16 +160,33 @@ def fitted(history: Floats, history_h: Floats, prior: Prior) -> Prior:
     return Prior(shape, shape * hours / total)
 
 
-def _judge(
-    hits: Floats, powered: Floats, past_hits: Floats, past_powered: Floats, hour: Floats, prior: Prior
-) -> Growth:
+def clustered(history: Floats, squares: Floats) -> float:
+    """Error-hours that come together on an error-day: the median over entities of Σc²/Σc of their days, 1 to 6.
+
+    A median, so that a few sick entities, whose days are all full, do not teach that full days are ordinary.
+    """
+    had = history > 0
+    if int(had.sum()) < _FLEET_ENTITIES:
+        return 1.0
+    return float(np.clip(np.median(squares[had] / history[had]), 1.0, 6.0))
+
+
+def _judge(memory: Arrays, hits: Floats, powered: Floats, prior: Prior, groups: Ints, new_hour: Bools) -> Growth:
+    hour, past_hits, past_powered = memory["hour"], memory["past_hits"], memory["past_powered"]
     count, exposure = (hits > 0).sum(axis=1).astype(np.float64), powered.sum(axis=1)
-    law = fitted(past_hits, past_powered, prior)
-    p = negative_binomial_tail(count, law.shape + past_hits, law.rate_h + past_powered, exposure)
+    p, cluster = np.ones(len(count)), np.ones(len(count))
+    for group in np.unique(groups):
+        of = groups == group
+        size = clustered(past_hits[of], memory["past_squares"][of])
+        law = fitted(past_hits[of] / size, past_powered[of], prior)
+        shape, rate = law.shape + past_hits[of] / size, law.rate_h + past_powered[of]
+        p[of], cluster[of] = negative_binomial_tail(count[of] / size, shape, rate, exposure[of]), size
     age = (hour[:, None] - np.arange(HOURS)) % HOURS
     oldest = np.where(hits > 0, age, -1.0).max(axis=1, initial=-1.0)
     since = np.where(oldest >= 0, (hour - oldest) * 3600.0, np.nan)
-    return Growth(count, exposure, past_hits, past_powered, p, since, (past_hits == 0) & (count == 1))
+    return Growth(
+        count, exposure, past_hits, past_powered, p, since, (past_hits == 0) & (count == 1), cluster, new_hour
+    )
 
 
 def _ring(memory: Arrays, kind: str) -> Floats:

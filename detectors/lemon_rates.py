@@ -39,15 +39,15 @@ class Outlook:
     weight: Floats
 
 
-def outlook(faults: Faults, at_d: float, horizon_d: float) -> Outlook:
+def outlook(faults: Faults, at_d: float, horizon_d: float, half_lives_d: Floats = HALF_LIVES_D) -> Outlook:
     """The outlook at ``at_d`` from what is known then; what began later is not looked at."""
     past = faults.known(at_d)
-    log_weight = np.zeros((len(HALF_LIVES_D), len(PRIOR_D)))
+    log_weight = np.zeros((len(half_lives_d), len(PRIOR_D)))
     for week in range(1, min(_MOST_WEEKS, int(at_d / _STEP_D) - 1) + 1):
-        log_weight += _foretold(past, at_d - week * _STEP_D)
+        log_weight += _foretold(past, at_d - week * _STEP_D, half_lives_d)
     weight = np.exp(log_weight - log_weight.max())
     weight /= weight.sum()
-    a, b = _posterior(past, at_d)
+    a, b = _posterior(past, at_d, half_lives_d)
     nobody = (b / (b + horizon_d)) ** a
     return Outlook(_mean(weight, a / b), 1.0 - _mean(weight, nobody), weight)
 
@@ -56,20 +56,20 @@ def _mean(weight: Floats, values: Floats) -> Floats:
     return np.asarray(np.einsum("hw,hwn->n", weight, values), dtype=np.float64)
 
 
-def _posterior(faults: Faults, at_d: float) -> tuple[Floats, Floats]:
+def _posterior(faults: Faults, at_d: float, half_lives_d: Floats) -> tuple[Floats, Floats]:
     """Shape and rate of each node's gamma by half-life, prior and node; ``b`` is alike for all nodes."""
     past = faults.start_d < at_d
     age_d, node = at_d - faults.start_d[past], faults.node[past]
     fleet = max(float(past.sum()), 0.5) / (faults.nodes * max(at_d, 1.0))
-    kept = 0.5 ** (age_d / HALF_LIVES_D[:, None])
+    kept = 0.5 ** (age_d / half_lives_d[:, None])
     seen = np.array([np.bincount(node, weights=row, minlength=faults.nodes) for row in kept])
-    days = HALF_LIVES_D / np.log(2.0) * -np.expm1(-np.log(2.0) * at_d / HALF_LIVES_D)
+    days = half_lives_d / np.log(2.0) * -np.expm1(-np.log(2.0) * at_d / half_lives_d)
     return fleet * PRIOR_D[None, :, None] + seen[:, None, :], (PRIOR_D + days[:, None])[:, :, None]
 
 
-def _foretold(faults: Faults, since_d: float) -> Floats:
+def _foretold(faults: Faults, since_d: float, half_lives_d: Floats) -> Floats:
     """Log-probability, by half-life and prior, of the week from ``since_d`` on, given what was known at its start."""
-    a, b = _posterior(faults, since_d)
+    a, b = _posterior(faults, since_d, half_lives_d)
     y = faults.counts(since_d, since_d + _STEP_D).astype(np.float64)
     spoken = (y > 0) | (a[0, 0] > a[0, 0].min())
     silent = np.flatnonzero(~spoken)[:1]  # all silent nodes have one and the same probability

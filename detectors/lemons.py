@@ -106,38 +106,40 @@ def _days(times: pl.Series, began: datetime) -> Floats:
 
 def _table(faults: Faults, names: Sequence[str], kinds: Sequence[str], began: datetime, at_d: float) -> pl.DataFrame:
     ahead = outlook(faults, at_d, HORIZON_D)
-    is_down = down(faults)
-    back = returns(faults)
-    last_return = np.full(len(names), np.nan)
-    chain = np.zeros(len(names))
-    last_return[back.node], chain[back.node] = back.at_d, back.chain  # in order of time: the last one stays
-    last_return, chain = np.where(is_down, np.nan, last_return), np.where(is_down, 0.0, chain)
+    is_down, last_return, chain = down(faults), *_last_return(faults)
     on_probation = at_d - last_return < PROBATION_D
     age_d = np.where(on_probation, at_d - last_return, 0.0)
     after_return = hazard(faults, at_d).p_refault(chain, age_d, HORIZON_D)
-    p_fault = np.where(on_probation, after_return, ahead.p_fault)
-    fleet = float(ahead.rate_per_day.mean())
+    counts = {f"faults_{d}d": faults.counts(at_d - d, at_d) for d in WINDOWS_D}
+    columns: dict[str, Any] = {
+        "faults_per_1000_days": 1000.0 * ahead.rate_per_day,
+        "times_fleet": ahead.rate_per_day / ahead.rate_per_day.mean(),
+        "p_fault_7d": np.where(on_probation, after_return, ahead.p_fault),
+        **counts,
+        "repairs_in_a_row": np.where(on_probation, chain + 1.0, 0.0).astype(np.int64),
+        "down": is_down,
+    }
     facts = _facts(faults, kinds)
     rows = []
-    for i in np.lexsort((np.arange(len(names)), -ahead.rate_per_day)):
-        until = _moment(began, last_return[i])
-        row: dict[str, Any] = {
-            "node_id": names[i],
-            "faults_per_1000_days": 1000.0 * float(ahead.rate_per_day[i]),
-            "times_fleet": float(ahead.rate_per_day[i]) / fleet,
-            "p_fault_7d": float(p_fault[i]),
-            **{f"faults_{d}d": int(faults.counts(at_d - d, at_d)[i]) for d in WINDOWS_D},
-            "faults": 0,
-            "last_return": until,
-            "repairs_in_a_row": int(chain[i]) + 1 if on_probation[i] else 0,
-            "down": bool(is_down[i]),
-            "probation_until": probation_until(until) if on_probation[i] else None,
-            **{k: _moment(began, v) if k == "last_fault" else v for k, v in facts.get(int(i), {}).items()},
-        }
+    for i, name in enumerate(names):
+        back = _moment(began, float(last_return[i]))
+        row = {"node_id": name, "faults": 0, "last_return": back, **{k: v[i].item() for k, v in columns.items()}}
+        row["probation_until"] = probation_until(back) if on_probation[i] else None
+        known = facts.get(i)
+        row |= {} if known is None else {**known, "last_fault": _moment(began, known["last_fault"])}
         rows.append({**row, "reason": reason(row)})
     frame = pl.DataFrame(rows, schema={k: v for k, v in RANKED_SCHEMA.items() if k != "rank"}, orient="row")
-    ranks = pl.col("faults_per_1000_days").rank("min", descending=True).cast(pl.Int64).alias("rank")
-    return frame.with_columns(ranks).select(list(RANKED_SCHEMA))
+    place = pl.col("faults_per_1000_days").rank("min", descending=True).cast(pl.Int64).alias("rank")
+    return frame.with_columns(place).sort("rank", "node_id").select(list(RANKED_SCHEMA))
+
+
+def _last_return(faults: Faults) -> tuple[Floats, Floats]:
+    """When each node last came back (NaN: never, or it is down now), and how many repairs before did not hold."""
+    back = returns(faults)
+    at_d, chain = np.full(faults.nodes, np.nan), np.zeros(faults.nodes)
+    at_d[back.node], chain[back.node] = back.at_d, back.chain  # in order of time: the last one stays
+    is_down = down(faults)
+    return np.where(is_down, np.nan, at_d), np.where(is_down, 0.0, chain)
 
 
 def _facts(faults: Faults, kinds: Sequence[str]) -> dict[int, dict[str, Any]]:

@@ -40,7 +40,9 @@ def recall(state: pl.DataFrame | None, keys: pl.Series, columns: Iterable[str]) 
     return dict(zip(names, values, strict=True))
 
 
-def remember(state: pl.DataFrame | None, keys: pl.Series, values: Arrays, now_s: float) -> pl.DataFrame:
+def remember(
+    state: pl.DataFrame | None, keys: pl.Series, values: Arrays, now_s: float, *, forget_s: float = FORGET_S
+) -> pl.DataFrame:
     """``values`` of ``keys`` in place of what was remembered of them; the others stay until forgotten."""
     matrix = np.column_stack(list(values.values())) if len(keys) else np.zeros((0, len(values)))
     fresh = _frame(keys, np.full(len(keys), now_s), np.ascontiguousarray(matrix, dtype=np.float64))
@@ -49,7 +51,7 @@ def remember(state: pl.DataFrame | None, keys: pl.Series, values: Arrays, now_s:
     old = state.get_column("key")
     if _same(old, keys):
         return fresh
-    others = state.lazy().filter(pl.col("seen") >= now_s - FORGET_S).join(fresh.lazy(), on="key", how="anti")
+    others = state.lazy().filter(pl.col("seen") >= now_s - forget_s).join(fresh.lazy(), on="key", how="anti")
     return pl.concat([others, fresh.lazy()]).sort("key").collect()
 
 

@@ -119,7 +119,7 @@ def rows(day: pl.DataFrame, window_s: int, thresholds: Thresholds) -> list[dict[
     told: list[dict[str, Any]] = []
     signals = [name for name in day.columns if name not in _WHO and not name.startswith("part.")]
     parts = [name for name in day.columns if name.startswith("part.")]
-    limits = {name: thresholds.value(*name.split(".", 1), window_s) for name in signals}  # type: ignore[arg-type]
+    limits = {name: _limit(thresholds, name, window_s) for name in signals}
     for row in day.sort("node_id").iter_rows(named=True):
         ts = datetime.combine(row["day"], datetime.min.time(), UTC)
         who = {"ts": ts, "node_id": row["node_id"], "node": row["node"], "windows": row["windows"]}
@@ -139,6 +139,11 @@ def rows(day: pl.DataFrame, window_s: int, thresholds: Thresholds) -> list[dict[
                 told.append({**who, "detector": detector, "signal": signal, "maximum": row[name], "threshold": 1.0})
         told.append({**who, "detector": ALL, "signal": ALL, "maximum": max(of_all, default=0.0), "threshold": 1.0})
     return told
+
+
+def _limit(thresholds: Thresholds, name: str, window_s: int) -> float:
+    detector, _, signal = name.partition(".")
+    return thresholds.value(detector, signal, window_s)
 
 
 def _nodes(round_: Round, day: date) -> pl.DataFrame:

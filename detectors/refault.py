@@ -2,9 +2,9 @@
 
 The risk falls with the time since the return (a constant hazard in each of a few spans), rises with the number of
 repairs in a row that did not hold, and moves with the fleet: a week of bad repairs is bad for all. The first two are
-fitted to all returns of the past (Poisson likelihood of faults per day at risk, weak priors); the last is the ratio
-of faults seen to faults expected while on probation, discounted with a half-life of two horizons. Returns younger than the horizon count
-for the days that they have been seen, so that no outcome is known before its time.
+fitted to all returns of the past (Poisson likelihood of faults per day at risk, weak priors); the last is the ratio of
+faults seen to faults expected on probation, discounted with a half-life of two horizons. Returns younger than the
+horizon count for the days that they have been seen, so that no outcome is known before its time.
 """
 
 from __future__ import annotations
@@ -46,21 +46,26 @@ class Hazard:
         return np.asarray(-np.expm1(-(ahead @ self.per_day) * np.exp(self.chain * np.log1p(chain))), dtype=np.float64)
 
 
-def hazard(faults: Faults, at_d: float) -> Hazard:
-    """Fitted to what is known at ``at_d``; with no return yet it is the fleet's own rate."""
+def hazard(faults: Faults, at_d: float, *, chain: bool = True, level: bool = True) -> Hazard:
+    """Fitted to what is known at ``at_d``; with no return yet it is the fleet's own rate.
+
+    ``chain`` and ``level`` leave a part out, to measure what it is worth.
+    """
     past = faults.known(at_d)
     back = returns(past)
     fleet = max(len(past), 0.5) / (past.nodes * max(at_d, 1.0))
     if not len(back.at_d):
         return Hazard(np.full(len(_SPANS_D), fleet), 0.0)
     seen, at_risk = _at_risk(back, at_d)
-    z = np.log1p(back.chain)
-    per_day, chain = _fit(seen, at_risk, z, fleet)
-    expected = at_risk * per_day * np.exp(chain * z)[:, None]
+    z = np.log1p(back.chain) if chain else np.zeros(len(back.chain))
+    per_day, weight = _fit(seen, at_risk, z, fleet)
+    if not level:
+        return Hazard(per_day, weight)
+    expected = at_risk * per_day * np.exp(weight * z)[:, None]
     recent = 0.5 ** ((at_d - (back.at_d[:, None] + _EDGES_D[:-1])) / _LEVEL_HALF_LIFE_D)
     recent = np.where((at_risk > 0) & _ON_PROBATION, recent, 0.0)
-    level = (_LEVEL_PRIOR + (recent * seen).sum()) / (_LEVEL_PRIOR + (recent * expected).sum())
-    return Hazard(per_day * np.where(_ON_PROBATION, level, 1.0), chain)
+    ratio = (_LEVEL_PRIOR + (recent * seen).sum()) / (_LEVEL_PRIOR + (recent * expected).sum())
+    return Hazard(per_day * np.where(_ON_PROBATION, ratio, 1.0), weight)
 
 
 def probation_until(returned: datetime | None, length_d: float = PROBATION_D) -> datetime | None:

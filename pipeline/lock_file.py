@@ -5,9 +5,14 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import time
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
+
+_TRIES: Final = 5
+_PAUSE_S: Final = 0.05
+"""Who asks for the owner (``owner_of``) holds the file for some microseconds, which must keep nobody out."""
 
 
 class Taken(Exception):
@@ -28,9 +33,9 @@ class LockFile:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._fd: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(self._fd)
         except BlockingIOError as error:
-            owner = os.read(self._fd, 32).decode(errors="replace").strip() or "unknown"
+            owner = _owner(self._fd)
             self.close()
             raise Taken(path, owner) from error
         except BaseException:
@@ -51,3 +56,34 @@ class LockFile:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+
+def owner_of(path: Path) -> str | None:
+    """Who holds the lock file, ``unknown`` where it does not say; ``None`` where nobody does.
+
+    ``FileNotFoundError`` where there never was one, ``PermissionError`` where it may not be read.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _owner(fd)
+    finally:
+        os.close(fd)
+    return None
+
+
+def _lock(fd: int) -> None:
+    for left in range(_TRIES - 1, -1, -1):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not left:
+                raise
+            time.sleep(_PAUSE_S)
+        else:
+            return
+
+
+def _owner(fd: int) -> str:
+    return os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"

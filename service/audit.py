@@ -86,7 +86,8 @@ def pick(nodes: Iterable[str], week: str, n: int) -> list[str]:
 
 def unalarmed(config: Config, since: datetime, until: datetime) -> tuple[dict[str, str | None], int]:
     """Nodes seen then of which nobody was told, with their names; and how many were told of."""
-    lake, seen = make_lake(config), {}
+    lake = make_lake(config)
+    seen: dict[str, str | None] = {}
     try:
         for table in ("host_1h", "gpu_1h", "host_30s", "gpu_30s"):
             rows = lake.read(table, since, until, ["cluster", "node_id", "node"]).unique()

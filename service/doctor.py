@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import tempfile
 import time
 from collections.abc import Callable
@@ -63,6 +64,8 @@ def run(
 def identity(node_id: str, source: str) -> Check:
     """Where the machine's id comes from; one from an image's machine-id may be shared by clones."""
     if source == "machine_id":
-        way = "run as root or with CAP_DAC_READ_SEARCH (the SMBIOS UUID is root's alone), or set agent.node_id"
+        way = "set agent.node_id"
+        if os.geteuid() != 0:
+            way = f"run as root or with CAP_DAC_READ_SEARCH (the SMBIOS UUID is root's alone), or {way}"
         return Check("identity", "note", f"{node_id} by machine-id, which clones of one image share", way)
     return Check("identity", "well", f"{node_id} by {source}")

@@ -21,6 +21,7 @@ from graynode.collectors.epoch import LOCK
 from graynode.collectors.host_files import ClockState, clock_state
 from graynode.collectors.sysfs import text_of
 from graynode.pipeline.schema import VERSION
+from graynode.pipeline.lock_file import owner_of
 from graynode.service.config import Config
 
 _OTHERS_READ: Final = stat.S_IROTH | stat.S_IWOTH
@@ -50,7 +51,7 @@ def node_checks(
     """All checks of this machine. None of them raises."""
     yield versions(proc)
     yield user(os.geteuid(), _unit_user())
-    yield running_agent(config.agent.state_dir, proc)
+    yield running_agent(config.agent.state_dir)
     yield state_dir(config.agent.state_dir)
     yield from secrets(config)
     yield kernel_log(config, proc)
@@ -91,30 +92,17 @@ def _unit_user() -> int | None:
         return None
 
 
-def running_agent(folder: Path, proc: Path) -> Check:
-    """Whether an agent holds the state folder's lock, as the kernel lists locks: none is taken to find out."""
-    lock = folder / LOCK
+def running_agent(folder: Path) -> Check:
+    """Whether an agent holds the state folder's lock. One that starts at this moment is not kept out."""
     try:
-        found = lock.stat()
-        owner = lock.read_text(encoding="ascii", errors="replace").strip()[:20]
+        owner = owner_of(folder / LOCK)
     except OSError:
         return Check("agent", "note", f"no agent has used {folder} yet, or this user may not look into it")
-    if f":{found.st_ino} " in _flocks(proc, found.st_dev):
-        return Check("agent", "well", f"runs already (process {owner or 'unknown'}); this look does not disturb it")
+    if owner is not None:
+        return Check("agent", "well", f"runs already (process {owner}); this look does not disturb it")
     return Check(
-        "agent", "note", f"does not run (last was process {owner or 'unknown'})",
-        "start it: systemctl start graynode-agent, or graynode agent",
+        "agent", "note", "does not run", "start it: systemctl start graynode-agent, or graynode agent"
     )  # fmt: skip
-
-
-def _flocks(proc: Path, device: int) -> str:
-    """``/proc/locks`` lines of this device: "1: FLOCK ADVISORY WRITE 4711 fd:00:1234 0 EOF"."""
-    try:
-        text = (proc / "locks").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return ""
-    where = f"{os.major(device):02x}:{os.minor(device):02x}:"
-    return "\n".join(line for line in text.splitlines() if where in line)
 
 
 def state_dir(folder: Path) -> Check:

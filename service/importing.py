@@ -87,6 +87,8 @@ class _Plan:
 def _plan(
     config: Config, format_: str, lake: Lake, map_path: Path | None, asked: import_smi.Asked, now: datetime
 ) -> _Plan:
+    if map_path is not None and (format_ in FORMATS or format_ == "nvidia-smi"):
+        raise ConfigError(f"--format {format_}: takes no --map; its columns are known")
     if format_ in FORMATS:
         return _Plan(_each(format_, lambda path: import_datasets.import_file(lake, config, format_, path)))
     brought = Brought()

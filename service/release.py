@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import getpass
 import os
 import re
@@ -22,6 +21,7 @@ from typing import Final
 
 from graynode.collectors.epoch import LOCK
 from graynode.collectors.release import ANSWER, LONGEST, REQUEST, Answer, Request, read_answer, write
+from graynode.pipeline.lock_file import owner_of
 from graynode.service.config import Config, ConfigError
 
 _WAIT_S: Final = 20.0
@@ -66,7 +66,7 @@ def resume(config: Config, *, wait_s: float = _WAIT_S) -> int:
 def _ask(config: Config, request: Request, wait_s: float, told: Callable[[Answer], int]) -> int:
     folder = config.agent.state_dir
     try:
-        owner = running_agent(folder)
+        owner = _running_agent(folder)
         if owner is None:
             return _say(
                 3, f"no agent is running here (agent.state_dir = {folder}); nothing holds the GPUs for graynode"
@@ -123,19 +123,12 @@ def _wait(folder: Path, id_: str, wait_s: float) -> Answer | None:
     return None
 
 
-def running_agent(state_dir: Path) -> str | None:
-    """The process id in the lock of the agent that runs over this folder; ``None`` where none does."""
+def _running_agent(state_dir: Path) -> str | None:
+    """The process id of the agent that runs over this folder; ``None`` where none does."""
     try:
-        fd = os.open(state_dir / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+        return owner_of(state_dir / LOCK)
     except FileNotFoundError:
         return None
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return os.read(fd, 32).decode(errors="replace").strip() or "unknown"
-    finally:
-        os.close(fd)
-    return None
 
 
 def _who() -> str:

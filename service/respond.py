@@ -32,6 +32,7 @@ from graynode.service.config import Config, ConfigError
 from graynode.service.config import Webhook as WebhookSection
 from graynode.service.incident_bus import Publisher, from_message
 from graynode.service.process import serve_metrics
+from graynode.service.quiet import Quiet
 from graynode.service.wiring import make_bus
 
 _FIRST_S: Final = 1.0
@@ -71,6 +72,8 @@ class Delivery:
     queue: deque[Received] = field(default_factory=deque)
     trouble: _Trouble = field(default_factory=_Trouble)
     done: dict[Partition, int] = field(default_factory=dict)
+    quiet: Quiet | None = None
+    """Mutes and acks of people; without it nobody has said any."""
 
     def step(self, timeout_s: float = 0.5) -> float:
         """Tell what is there; gives the seconds to wait before the next step. ``BusUnavailable``: call again."""
@@ -106,6 +109,8 @@ class Delivery:
                 log.warning("incidents have left the bus before they were told", reason=str(error))
                 self.consumer.seek(error.partition, error.first)
         self.consumer.close()
+        if self.quiet is not None:
+            self.quiet.close()
 
     def _wait(self, wait_s: float, stop: threading.Event) -> None:
         while wait_s > 0 and not stop.wait(min(wait_s, _BEAT_S)):
@@ -120,10 +125,17 @@ class Delivery:
             return 0.0  # the pipeline keeps it among the dead letters
         if _rank(incident.get("severity")) > _rank(self.least):
             return 0.0
+        because = self.quiet.because(incident, self.clock()) if self.quiet is not None else ""
+        if because:
+            TOLD.labels(self.label, "refused").inc()
+            self._note(incident, Outcome("refused", because, 0))
+            return 0.0
         outcome = self.responder.respond(incident)
         TOLD.labels(self.label, outcome.outcome).inc()
         if outcome.outcome != "failed":
             self._note(incident, outcome)
+            if self.quiet is not None:
+                self.quiet.told(incident)
             self.trouble = _Trouble()
             WAITING.labels(self.label).set(0)
             return 0.0
@@ -216,7 +228,9 @@ def _once_there(make: Callable[[], Delivery], stop: threading.Event, log: Any) -
 
 def make_delivery(bus: Bus, label: str, responder: Responder, publisher: Publisher, least: str) -> Delivery:
     """The delivery of one receiver, with a consumer group of its own."""
-    return Delivery(label, bus.consumer([INCIDENTS], f"graynode-respond-{label}"), responder, publisher, least)
+    quiet = Quiet(bus, f"graynode-respond-{label}-people")
+    consumer = bus.consumer([INCIDENTS], f"graynode-respond-{label}")
+    return Delivery(label, consumer, responder, publisher, least, quiet=quiet)
 
 
 def make_webhook(label: str, section: WebhookSection) -> Webhook:

@@ -15,7 +15,7 @@ from typing import Any, Final
 import polars as pl
 
 from graynode.detectors import make
-from graynode.detectors.base import Detector, Learner, Round, State
+from graynode.detectors.base import Detector, Learner, Recaller, Round, State
 from graynode.detectors.findings import none
 from graynode.detectors.node_days import NodeDays
 from graynode.detectors.thresholds import Thresholds, shipped
@@ -103,9 +103,10 @@ class Rounds:
                 repairs=repairs,
             )
             for name, detector in learners.items():
-                if day <= detector.leaves_out_d:
-                    continue
-                self.states[name] = detector.learn(past, self.states.get(name, {}))
+                if day > detector.leaves_out_d:
+                    self.states[name] = detector.learn(past, self.states.get(name, {}))
+                elif day == 1 and isinstance(detector, Recaller):
+                    self.states[name] = detector.recent(past, self.states.get(name, {}))
         return known
 
     def first(self, since: datetime, until: datetime) -> datetime | None:

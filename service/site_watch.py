@@ -1,4 +1,4 @@
-"""What ``detect`` does about its site's thresholds while it runs: take up an accepted set, leave the shadow, see drift."""
+"""What a running ``detect`` does about its site's thresholds: take up an accepted set, leave the shadow, see drift."""
 
 from __future__ import annotations
 

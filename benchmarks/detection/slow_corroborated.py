@@ -3,11 +3,11 @@
 The rule never looks at the signal under evaluation: to remove whoever is slow would be to remove what is to be found.
 A GPU goes where one of the *other* signals of its runs (for time: clock and power; for clock: time and power) says so:
 
-- level: the median of its runs is worse than that of the other GPUs at the same work, by at least ``least`` and with a
-  chance below ``chance`` that any GPU of a healthy fleet of this size would be (Bonferroni over GPUs and signals; robust
-  z with the tail for its number of peers, as ``detectors.probes`` ranks);
-- change: at least ``runs`` of its runs are worse than its own past and its peers, by the same ``least`` and with the same
-  chance over all runs (``detectors.run_level``).
+- level: the median of its runs is worse than that of the other GPUs at the same work, by at least ``least`` and with
+  less than ``chance`` that any GPU of a healthy fleet of this size would be (Bonferroni over GPUs and signals; robust z
+  with the tail for its number of peers, as ``detectors.probes`` ranks);
+- change: at least ``runs`` of its runs are worse than its own past and its peers, by the same ``least`` and with the
+  same chance over all runs (``detectors.run_level``).
 
 So where clock and power are missing or quiet nobody is removed, and of a healthy fleet nobody in 99 of 100.
 """
@@ -17,10 +17,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import polars as pl
 from scipy import special
 
-from graynode.benchmarks.detection.baselines import FloatArray
-from graynode.benchmarks.detection.intervals import IntArray
 from graynode.benchmarks.detection.slow_data import Workload
 from graynode.benchmarks.detection.slow_methods import Case
 from graynode.benchmarks.detection.slow_protocol import BoolArray
@@ -47,23 +46,23 @@ def corroborated(workload: Workload, scored: str, rule: Rule) -> BoolArray:
     return faulty
 
 
-def levels(workload: Workload, signal: str) -> tuple[IntArray, FloatArray, FloatArray, FloatArray]:
-    """Of each GPU and work: the GPU, its excess over the others' median, its chance under health, and its runs."""
-    worse, history = workload.worse[signal], workload.history
-    known = np.flatnonzero(~np.isnan(worse))
-    numbers, first, place, runs = np.unique(history[known], return_index=True, return_inverse=True, return_counts=True)
-    medians, _ = residual.group_median(worse[known], place.astype(np.int64))
-    work = workload.work[known[first]]
-    floor = max(run_level.resolution(worse) / 2.0, 1e-6)
-    z, excess, peers = residual.robust_z(medians[first], work, floor)
+def levels(workload: Workload, signal: str) -> pl.DataFrame:
+    """Of each GPU at each work (``gpu``, ``work``): the median of its runs less that of the other GPUs (``excess``,
+    log), its ``chance`` in a healthy fleet, and its ``runs``."""
+    worse = pl.Series(workload.worse[signal], nan_to_null=True)
+    rows = pl.DataFrame({"gpu": workload.gpu, "work": workload.work, "worse": worse}).drop_nulls("worse")
+    gpus = rows.group_by("gpu", "work", maintain_order=True).agg(pl.col("worse").median(), pl.len().alias("runs"))
+    floor = max(run_level.resolution(workload.worse[signal]) / 2.0, 1e-6)
+    z, excess, peers = residual.robust_z(gpus.get_column("worse").to_numpy(), gpus.get_column("work").to_numpy(), floor)
     chance = np.where(np.isnan(z), 1.0, conformal.robust_tail(np.nan_to_num(z), peers))
-    return workload.gpu[known[first]], excess, chance, runs[: len(numbers)].astype(np.float64)
+    return gpus.select("gpu", "work", "runs", excess=pl.Series(excess), chance=pl.Series(chance))
 
 
 def _by_level(workload: Workload, signal: str, least: float, chance: float) -> BoolArray:
-    gpu, excess, tail, _ = levels(workload, signal)
+    seen = levels(workload, signal)
+    found = seen.filter((pl.col("excess") >= least) & (pl.col("chance") < chance / max(seen.height, 1)))
     faulty = np.zeros(len(workload.ids), dtype=np.bool_)
-    faulty[gpu[(excess >= least) & (tail < chance / max(len(gpu), 1))]] = True
+    faulty[found.get_column("gpu").to_numpy()] = True
     return faulty
 
 

@@ -207,7 +207,7 @@ def test_silence_has_a_beginning_and_an_end(
 def test_dead_exporter_beside_nvml_blinds_nobody(
     machine: Machine, exporters: Exporters, watch: Callable[..., Watching]
 ) -> None:
-    """Where NVML reads this machine's GPUs, silence is said of the profiling fields alone; other nodes' is as before."""
+    """Where NVML reads this machine, silence is said of the profiling fields alone; of other nodes it is as before."""
     w = watch(machine, [exporters.url("/node/0/metrics")], fleet=[exporters.url("/node/5/metrics")])
     w.dcgm.read_otherwise = lambda: True
     w.until(lambda: len({row["gpu_uuid"] for row in w.rows.get("gpu", ())}) == 4)

@@ -82,13 +82,6 @@ def test_gpus_at_another_power_are_no_peers() -> None:
     assert np.isnan(temp).sum() == 1
 
 
-def test_a_past_at_another_power_is_another_past() -> None:
-    """How much hotter a GPU is than its neighbours goes with power: bands of 250 W; unknown power is none."""
-    frame = next(Cluster(nodes=1).rounds(1)).gpu.head(4).with_columns(power_w_mean=pl.Series([240.0, 260.0, 640, None]))
-    keys = thermal.keys_by_power(gpus(frame, ("power_w_mean",)))
-    assert keys.to_list() == ["GPU-000-0|0", "GPU-000-1|1", "GPU-000-2|2", "GPU-000-3"]
-
-
 def test_a_job_that_takes_more_power_than_those_before_accuses_nobody() -> None:
     """Five degrees at 340 W for weeks, fourteen at 640 W today: what a heat sink that was always worse does."""
     c = Cluster(nodes=4)

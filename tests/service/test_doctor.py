@@ -283,11 +283,11 @@ def test_state_folder(tmp_path: Path) -> None:
 
 
 def test_agent_that_runs_is_seen_without_taking_its_lock(tmp_path: Path) -> None:
-    """By the kernel's list of locks: it stays the holder, and one that starts at this moment is not kept out."""
-    _one(checks.running_agent(tmp_path, Path("/proc")), "note", "no agent has used")
+    """It stays the holder, and one that starts at this moment is not kept out."""
+    _one(checks.running_agent(tmp_path), "note", "no agent has used")
     with lock_state(tmp_path):
-        _one(checks.running_agent(tmp_path, Path("/proc")), "well", f"runs already (process {os.getpid()})")
-    _one(checks.running_agent(tmp_path, Path("/proc")), "note", "does not run", "systemctl start")
+        _one(checks.running_agent(tmp_path), "well", f"runs already (process {os.getpid()})")
+    _one(checks.running_agent(tmp_path), "note", "does not run", "systemctl start")
 
 
 @pytest.mark.parametrize(("mode", "state"), [(0o600, "well"), (0o640, "note"), (0o644, "mend"), (0o666, "mend")])

@@ -186,6 +186,14 @@ def test_a_wrong_file(tmp_path: Path, name: str, data: bytes, said: tuple[str, .
     assert not (tmp_path / "lake").exists()
 
 
+@pytest.mark.parametrize("name", ["nvidia-smi", "infinitehbd"])
+def test_a_map_for_a_format_that_takes_none(tmp_path: Path, name: str) -> None:
+    """It is refused, not passed over: whoever wrote a map believes that it is used."""
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(ConfigError, match=f"--format {name}: takes no --map"):
+        run(_config(tmp_path), name, tmp_path / "file", map_path=tmp_path / "map.toml")
+
+
 def test_no_such_file(tmp_path: Path) -> None:
     """A file that is not there is said with its path; so is a folder."""
     for path in (tmp_path / "none", tmp_path):
