@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from graynode.detectors.attribution import VERSION, Judgement
 from graynode.detectors.attribution_clues import INFRASTRUCTURE, Clue
+from graynode.detectors.attribution_job import Placement
 from graynode.detectors.attribution_words import action, owner, sentence
 from graynode.pipeline.schema import stable_id
 
@@ -25,17 +26,15 @@ MOST_KEPT: Final = 60
 _MOST_FINDINGS: Final = 4
 
 
-def identity(judged: Judgement) -> str:
-    """The id of the judgement: the same placement in the same phase has the same, whenever it is judged."""
-    p = judged.placement
-    return stable_id(
-        "attribution", p.cluster, p.job_id, p.attempt, p.start.isoformat() if p.start else "", phase(judged)
-    )
+def identity(placed: Placement) -> str:
+    """The id of its judgement: the same placement in the same phase has the same, whenever it is judged."""
+    start = placed.start.isoformat() if placed.start else ""
+    return stable_id("attribution", placed.cluster, placed.job_id, placed.attempt, start, phase(placed))
 
 
-def phase(judged: Judgement) -> str:
+def phase(placed: Placement) -> str:
     """``ended`` or ``hung``."""
-    return "ended" if judged.placement.end is not None else "hung"
+    return "ended" if placed.end is not None else "hung"
 
 
 def row(judged: Judgement, now: datetime, revision: int = 0) -> dict[str, Any]:
@@ -44,9 +43,9 @@ def row(judged: Judgement, now: datetime, revision: int = 0) -> dict[str, Any]:
     return {
         "ts": now, "cluster": p.cluster, "node_id": (first.node_id if first else None) or f"job:{p.job_id}",
         "node": first.node if first else None,
-        "attribution_id": identity(judged), "revision": revision, "version": VERSION,
+        "attribution_id": identity(p), "revision": revision, "version": VERSION,
         "job_id": p.job_id, "job_alias": p.job_alias, "attempt": p.attempt, "user": p.user, "account": p.account,
-        "partition": p.partition, "work": p.work, "job_state": p.state, "phase": phase(judged), "start_ts": p.start,
+        "partition": p.partition, "work": p.work, "job_state": p.state, "phase": phase(p), "start_ts": p.start,
         "end_ts": p.end, "window_since": judged.window[0], "window_until": judged.window[1], "nodes": p.size,
         "verdict": judged.verdict, "kind": judged.kind, "detail": judged.detail, "confidence": judged.confidence,
         "gpu_uuid": first.gpu_uuid if first else None, "link": first.link if first else None,
@@ -111,14 +110,19 @@ def _finding(judged: Judgement, node_id: str, node: str | None, signal: str, at:
     p = judged.placement
     return {
         "ts": at, "cluster": p.cluster, "node_id": node_id, "node": node,
-        "finding_id": stable_id("finding", p.cluster, node_id, DETECTOR, VERSION, identity(judged), signal),
+        "finding_id": stable_id("finding", p.cluster, node_id, DETECTOR, VERSION, identity(judged.placement), signal),
         "detector": DETECTOR, "version": VERSION, "signal": signal, "since": at, "live": True,
     }  # fmt: skip
 
 
 def _about(judged: Judgement) -> dict[str, Any]:
     p = judged.placement
-    return {"job_id": p.job_id, "attribution_id": identity(judged), "verdict": judged.verdict, "kind": judged.kind}
+    return {
+        "job_id": p.job_id,
+        "attribution_id": identity(judged.placement),
+        "verdict": judged.verdict,
+        "kind": judged.kind,
+    }
 
 
 def _kept(judged: Judgement) -> list[Clue]:

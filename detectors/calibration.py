@@ -28,8 +28,12 @@ CONFIDENCE: Final = 0.95
 USUAL: Final = 0.99
 """The quantile of healthy maxima that is kept for noticing drift: one node-day in a hundred is above it, so that a
 change shows within days and not after the thousands of node-days that the threshold itself is about."""
-MARGIN: Final = 1.25
-"""On top of the largest maximum seen, where there are too few days to see the quantile that the budget asks for."""
+_TAIL: Final = 0.95
+"""The tail of a signal's maxima is taken for exponential from this quantile on: so is the stationary law of a CUSUM
+(Siegmund 1985), and days that mix calm and noisy nodes show in the mean excess."""
+_AIM: Final = 20.0
+"""Thresholds aim at this part of the budget: about 3 / budget node-days can certify it only if they see no finding at
+all, and at a twentieth that is so six times in seven."""
 LEAST_PART: Final = 0.25
 """A site's threshold is not below a quarter of the shipped one: weeks as calm as that have not shown what a new kind of
 work does, and for a shift of tau a quarter of the shipped sum is reached within minutes."""
@@ -192,15 +196,24 @@ def split(maxima: pl.DataFrame, need: int) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 
 def _start(propose: pl.DataFrame, shipped: Mapping[Key, float], budget: float) -> dict[Key, float]:
-    """Each signal's quantile at its even part of the budget; the largest and a margin where there are too few days."""
-    days = _count(propose)
-    allowed = int(days * budget / max(len(shipped), 1))
+    """Each signal's quantile at its even part of what is aimed at, by its tail; not below the largest it may pass."""
+    days, signals = _count(propose), max(len(shipped), 1)
+    allowed = int(days * budget / signals)
     found: dict[Key, float] = {}
     for key, least in shipped.items():
         highest = np.sort(_of(propose, key))[::-1]
-        most = highest[min(allowed, len(highest) - 1)] if len(highest) else 0.0
-        found[key] = max(float(most) * (MARGIN if allowed == 0 else 1.0), LEAST_PART * least)
+        most = float(highest[min(allowed, len(highest) - 1)]) if len(highest) else 0.0
+        found[key] = max(most, _tail_quantile(highest, budget / _AIM / signals), LEAST_PART * least)
     return found
+
+
+def _tail_quantile(values: Floats, share: float) -> float:
+    """The value that ``share`` of days are above, by the mean excess over the tail's beginning."""
+    if not len(values):
+        return 0.0
+    begin = float(np.quantile(values, _TAIL))
+    excess = values[values > begin] - begin
+    return begin + float(excess.mean()) * np.log((1.0 - _TAIL) / share) if len(excess) else begin
 
 
 def _raised(

@@ -59,7 +59,9 @@ class Ecc:
         known = ~np.isnan(delta)
         after = {
             "gpu": memory.remember(state.get("gpu"), view.keys, remembered, epoch_s(round_.start)),
-            "work": work_rates.learnt(state.get("work"), work, grown.new_hour * 1.0, np.where(known, powered, 0.0)),
+            "work": work_rates.learnt(
+                state.get("work"), work, grown.new_hour.astype(np.float64), np.where(known, powered, 0.0)
+            ),
             "banks": banks,
         }
         return Scored(findings.collect(self, round_, found), after)
@@ -191,7 +193,8 @@ def _headroom_words(
         "score": limit if scarce or soon else limit / 2,
         "threshold": limit,
         "severity": "ticket" if scarce or soon else "digest",
-        "message": f"{view.gpu_name(i)}: spare rows are being used up; banks with low or no spare rows: {few:.0f}{lasts}",
+        "message": f"{view.gpu_name(i)}: spare rows are being used up; "
+        f"banks with low or no spare rows: {few:.0f}{lasts}",
         "action": "Plan a reset after the job; without spare rows in a bank the next remap fails",
         "evidence": evidence,
     }

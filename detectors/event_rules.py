@@ -2,7 +2,8 @@
 
 Lines of one GPU and number within 5 s are one episode (a GPU that prints an Xid a thousand
 times has had one fault). What an NVIDIA number means is data (``graynode.detectors.policy``); the other kinds are
-in the table ``_KINDS`` below. An Xid of an application (13, 31, 43, 45 …) is kept for the digest and tells nobody.
+in the table ``_KINDS`` below. An Xid of an application (13, 31, 43, 45 …) is kept for the digest and tells nobody,
+unless it stays on one GPU whoever runs there (``repeats``).
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from typing import Any, Final
 import polars as pl
 
 from graynode.detectors import event_kinds
+from graynode.detectors.placements import Placements
 from graynode.detectors.policy import Policy, Verdict, shipped
+from graynode.detectors.repeats import Repeats, Suspicion
 from graynode.detectors.service_kinds import SERVICE_KINDS, about
 from graynode.pipeline.schema import stable_id
 
@@ -44,6 +47,17 @@ class EventRules:
         self._policy = policy or shipped()
         self._lines: OrderedDict[tuple[str, ...], datetime] = OrderedDict()
         self._off_bus: OrderedDict[str, datetime] = OrderedDict()
+        self._placements, self._repeats = Placements(), Repeats()
+
+    def placed(self, jobs: Iterable[Mapping[str, Any]]) -> None:
+        """Rows of table ``job``: which job had a GPU decides whether an application's error is one."""
+        self._placements.note(jobs)
+
+    def remember(self, events: Iterable[Event]) -> None:
+        """Past events, after a restart: what they mean for later ones is kept, and nothing is found."""
+        for event in sorted(events, key=lambda e: (e["ts"], str(e.get("event_id")))):
+            if event.get("kind") == "xid":
+                self._again(event, _attributes(event))
 
     def findings(self, events: pl.DataFrame | Iterable[Event]) -> list[Finding]:
         """One finding per episode, in order of time. Contrary evidence (``clears``) comes as findings too."""
@@ -59,9 +73,21 @@ class EventRules:
             if not self._same_episode(key, event["ts"]):
                 running[key] = _finding(event, verdict, facts)
                 made.append(running[key])
+                made += self._stays(event, facts)
             elif key in running:
                 _one_more_line(running[key])
         return made
+
+    def _again(self, event: Event, facts: Mapping[str, Any]) -> Suspicion | None:
+        if event.get("kind") != "xid" or facts.get("facility"):
+            return None
+        job = self._placements.at(str(event["node_id"]), event.get("gpu_uuid"), event["ts"])
+        return self._repeats.note(event, job, facts)
+
+    def _stays(self, event: Event, facts: Mapping[str, Any]) -> list[Finding]:
+        """An application's error that different jobs have on this GPU alone."""
+        suspicion = self._again(event, facts)
+        return [] if suspicion is None else [_one_gpu(event, suspicion)]
 
     def _same_episode(self, key: tuple[str, ...], ts: datetime) -> bool:
         before = self._lines.get(key)
@@ -206,6 +232,30 @@ def _evidence(event: Event, verdict: Verdict, facts: Mapping[str, Any]) -> dict[
     if event.get("ts_quality") not in (None, "exact"):
         more["ts_quality"] = event["ts_quality"]
     return {k: v for k, v in more.items() if v is not None}
+
+
+def _one_gpu(event: Event, suspicion: Suspicion) -> Finding:
+    said = event_kinds.verdict(
+        suspicion.words(),
+        "unusual",
+        "ticket",
+        "Suspect the GPU, not the programs: take it out after its job and run the vendor's field diagnostic on it.",
+    )
+    made = _finding(event, said, {})
+    more = json.loads(made["evidence"]) | {
+        "action_source": "NVIDIA's Xid guide and NVSentinel: the same GPU twice asks for the field diagnostic",
+        "jobs": list(suspicion.jobs),
+        "next_step": "Run one of these jobs on another node: clean there, it clears the program.",
+        "title": "application errors that stay on one GPU",
+    }
+    return made | {
+        "finding_id": stable_id("finding", event.get("cluster"), event["node_id"], "repeats", event.get("event_id")),
+        "signal": "app_xid_one_gpu",
+        "value": float(len(suspicion.jobs)),
+        "unit": "jobs",
+        "since": suspicion.since,
+        "evidence": json.dumps(more, ensure_ascii=False, sort_keys=True),
+    }
 
 
 def _one_more_line(finding: Finding) -> None:

@@ -21,7 +21,7 @@ from graynode.detectors.rule_table import Rule
 _NUMBERS: Final = ("gpus_expected_max", "gpus_read_max", "uptime_s_last", "nvml_up_last")
 _COLUMNS: Final = (
     "most", "short_since", "off_bus", "gpus_missing.n", "gpus_missing.since", "gpus_missing.told",
-    "gpus_unread.n", "gpus_unread.since", "gpus_unread.told",
+    "gpus_unread.n", "gpus_unread.since", "gpus_unread.told", "gpus_short.n", "gpus_short.since", "gpus_short.told",
 )  # fmt: skip
 _LOST_KINDS: Final = ("gpu_off_bus", "gpu_lost")
 _OFF_BUS: Final = 79
@@ -39,6 +39,15 @@ UNREAD: Final = Rule(
     "Run nvidia-smi on the node itself and read the kernel log for NVRM lines.", _SOURCE, table.BLIND_WINDOWS,
     unit="GPUs",
 )  # fmt: skip
+SHORT: Final = Rule(
+    "gpus_short", "gpus_read_max", "host_fault", "ticket", "platform",
+    "it has fewer GPUs than nearly all others of its kind, and never had more",
+    "Look whether a GPU is missing on the PCI bus; if the node is built so, say so in the inventory (expected).",
+    "Count the GPUs in the BMC's inventory and reseat the one that is missing.",
+    "graynode rules: 90 % of at least five nodes with the same product name", table.BLIND_WINDOWS, unit="GPUs",
+)  # fmt: skip
+_ALIKE: Final = 0.9
+_FEWEST_ALIKE: Final = 5
 
 
 def score(round_: Round, memory: pl.DataFrame | None) -> tuple[list[dict[str, Any]], pl.DataFrame]:
@@ -54,6 +63,9 @@ def score(round_: Round, memory: pl.DataFrame | None) -> tuple[list[dict[str, An
     unread = short & ~missing
     found = _told(view, kept, MISSING, missing, judged & ~missing, round_.window_s)
     found += _told(view, kept, UNREAD, unread, judged & ~unread, round_.window_s)
+    kind = _of_its_kind(round_.host, view, kept["most"])
+    fewer = judged & (kept["most"] < kind) & (read <= kept["most"])
+    found += _told(view, kept, SHORT, fewer, judged & ~(kept["most"] < kind), round_.window_s, kind)
     return found, remember(memory, view.keys, kept, round_.start.timestamp())
 
 
@@ -97,7 +109,27 @@ def _most(view: View, kept: Arrays, expected: Floats) -> Floats:
     return most
 
 
-def _told(view: View, kept: Arrays, rule: Rule, bad: Bools, well: Bools, window_s: int) -> list[dict[str, Any]]:
+def _of_its_kind(host: pl.DataFrame, view: View, most: Floats) -> Floats:
+    """How many GPUs nearly all nodes of the same product have; NaN where they differ or are few."""
+    if not {"node_id", "product_name_last"} <= set(host.columns):
+        return np.full(len(view), np.nan)
+    names = host.select("node_id", "product_name_last").unique("node_id", keep="any")
+    here = pl.DataFrame([view.keys.alias("node_id"), pl.Series("most", most)]).join(
+        names, on="node_id", how="left", maintain_order="left"
+    )
+    named = here.filter(
+        pl.col("product_name_last").is_not_null() & (pl.col("most") > 0)
+    )  # NaN is greater: left out below
+    counts = named.filter(pl.col("most").is_not_nan()).group_by("product_name_last", "most").agg(pl.len().alias("n"))
+    share = pl.col("n") / pl.col("n").sum().over("product_name_last")
+    usual = counts.filter((share >= _ALIKE) & (pl.col("n") >= _FEWEST_ALIKE)).select("product_name_last", usual="most")
+    found = here.join(usual, on="product_name_last", how="left", maintain_order="left")
+    return found.get_column("usual").fill_null(float("nan")).to_numpy()
+
+
+def _told(
+    view: View, kept: Arrays, rule: Rule, bad: Bools, well: Bools, window_s: int, should: Floats | None = None
+) -> list[dict[str, Any]]:
     count, since, told = (kept[f"{rule.signal}.{what}"] for what in ("n", "since", "told"))
     count[bad] = np.nan_to_num(count[bad]) + 1
     count[well] = 0
@@ -105,9 +137,10 @@ def _told(view: View, kept: Arrays, rule: Rule, bad: Bools, well: Bools, window_
     need = 1 if window_s >= table.LONG_WINDOW_S else rule.hits
     due = bad & (count >= need) & (np.isnan(told) | (view.t_s - told >= table.AGAIN_S))
     over = well & ~np.isnan(told)
-    found = [_finding(view, int(i), rule, kept["most"][i], since[i]) for i in np.flatnonzero(due)]
+    has = kept["most"] if should is None else should
+    found = [_finding(view, int(i), rule, has[i], since[i]) for i in np.flatnonzero(due)]
     for i in np.flatnonzero(over):
-        ended = _finding(view, int(i), rule, kept["most"][i], since[i])
+        ended = _finding(view, int(i), rule, has[i], since[i])
         message = f"over: {ended['message']}"
         found.append(ended | {"hold": False, "clears": [rule.signal], "severity": "digest", "message": message})
     told[due] = view.t_s[due]
@@ -117,6 +150,7 @@ def _told(view: View, kept: Arrays, rule: Rule, bad: Bools, well: Bools, window_
 
 def _finding(view: View, i: int, rule: Rule, most: float, since_s: float) -> dict[str, Any]:
     read, pci = view.x["gpus_read_max"][i], view.x["gpus_expected_max"][i]
+    whose = "others of its kind have" if rule is SHORT else "the node has"
     on_bus = "unknown" if np.isnan(pci) else f"{pci:.0f}"
     return {
         **view.identity(i),
@@ -128,7 +162,7 @@ def _finding(view: View, i: int, rule: Rule, most: float, since_s: float) -> dic
         "baseline": float(most),
         "unit": rule.unit,
         "since": moment(since_s),
-        "message": f"{rule.words}: NVML reads {read:.0f}, the PCI bus shows {on_bus}, the node has {most:.0f}",
+        "message": f"{rule.words}: NVML reads {read:.0f}, the PCI bus shows {on_bus}, {whose} {most:.0f}",
         "action": rule.action,
         "owner": rule.owner,
         "next_step": rule.next_step,

@@ -1,22 +1,25 @@
 """Links: outages that end a job, outages in pieces, flaps, growing errors, less speed or width than expected.
 
 A collective dies of one contiguous outage that is longer than its timeout: about 7.5 s for NCCL 2.14–2.22 and about
-30 s since 2.23. The sum of outages in an hour is a second measure: it tells a bad port that has not killed a job yet.
-A link that was never seen active is nobody's fault: an empty cage is down for ever.
+30 s since 2.23; a site that has set another says so (``timeout``). The sum of outages in an hour is a second measure:
+it tells a bad port that has not killed a job yet. A port that flaps more slowly than three times in ten minutes is
+found by its penalty, as routers dampen routes. A link that was never seen active is nobody's fault: an empty cage is
+down for ever.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, Final
 
 import numpy as np
 
-from graynode.detectors import accumulate, findings, growth, link_words, memory, residual, ring
+from graynode.detectors import accumulate, findings, growth, link_rates, link_words, memory, residual, ring
 from graynode.detectors.base import Round, Scored, State
 from graynode.detectors.findings import Candidate
-from graynode.detectors.frames import Floats, View, codes, epoch_s, gpus, links, moment
+from graynode.detectors.frames import Bools, Floats, Ints, View, codes, epoch_s, gpus, links, moment
 from graynode.detectors.growth import Prior
+from graynode.detectors.link_rates import Limit
 from graynode.detectors.thresholds import Thresholds, shipped
 
 _ERRORS: Final = (
@@ -30,11 +33,11 @@ _NVLINK_ERRORS: Final = (
 )  # fmt: skip
 _LINK_NUMBERS: Final = (
     "samples", "samples_expected", "rate_gbps_mean", "down_s_sum", "outage_s_max", "downs_sum",
-    *(f"{e}_delta" for e in _ERRORS),
+    *dict.fromkeys((*(f"{e}_delta" for e in _ERRORS), *link_rates.columns(link_rates.PORTS))),
 )  # fmt: skip
 _GPU_NUMBERS: Final = (
     "samples", "samples_expected", "nvlink_links_active_last", "nvlink_links_inactive_last",
-    *(f"{e}_delta" for e in _NVLINK_ERRORS),
+    *dict.fromkeys((*(f"{e}_delta" for e in _NVLINK_ERRORS), *link_rates.columns(link_rates.BOARDS))),
 )  # fmt: skip
 _PRIOR: Final = Prior(0.2, 20.0)
 """One error-hour in a hundred on average, very unequal over links; provisional until the fleet's own fit takes over."""
@@ -44,19 +47,31 @@ _OUTAGES: Final = ("outage_30s", "outage_7s", "down_in_pieces", "flap")
 _RATE_BELOW: Final = 0.99
 _FIRST_S: Final = 7.5
 _REMEMBERED: Final = (
-    "active", "rate_best", "rate.strikes", "rate.since", "out.since",
+    "active", "rate_best", "rate.strikes", "rate.since", "out.since", "penalty", "penalty.at",
+    "error_rate.strikes", "error_rate.since",
     *ring.columns("down"), *ring.columns("longest"), *ring.columns("downs"), *growth.columns(),
 )  # fmt: skip
 
 
-_BOARDS: Final = ("most_active", "nvlinks.strikes", "nvlinks.since", *growth.columns())
+_BOARDS: Final = (
+    "most_active", "nvlinks.strikes", "nvlinks.since", "error_rate.strikes", "error_rate.since", *growth.columns(),
+)  # fmt: skip
+_HALF_LIFE_S: Final = 900.0
+_SUPPRESS: Final = 2.0
+"""Route flap dampening (RFC 2439, the usual values): a flap adds one, half of it is gone after 15 minutes, and two are
+too many. Three quick flaps are as bad, so the penalty is told on the flaps' scale, three for two."""
+
+
+def timeout(seconds: float) -> dict[tuple[str, str, int], float]:
+    """Threshold values for a site whose collectives give up after so many seconds, by detector, signal and window."""
+    return {("links", "outage_30s", 0): seconds, ("links", "outage_7s", 0): seconds}
 
 
 class Links:
     """The detector: ports from table ``link``, NVLink sums from table ``gpu``."""
 
     name: ClassVar[str] = "links"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     leaves_out_d: ClassVar[int] = 7
     reads: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "link": (*(f"{e}_delta" for e in _ERRORS), "link_kind_last"),
@@ -73,10 +88,13 @@ class Links:
         ports = memory.recall(state.get("link"), view.keys, _REMEMBERED)
         found = [*self._outages(view, ports, round_.window_s), *self._rates(view, ports, round_.window_s)]
         found += self._errors(view, ports, _port_errors(view), round_.window_s, "link_errors")
+        found += self._error_rates(view, ports, link_rates.PORTS, round_.window_s, "link_errors")
         boards = gpus(round_.gpu, _GPU_NUMBERS)
         nvlinks = memory.recall(state.get("gpu"), boards.keys, _BOARDS)
         found += self._errors(boards, nvlinks, _total(boards, _NVLINK_ERRORS), round_.window_s, "nvlink_fault")
+        found += self._error_rates(boards, nvlinks, link_rates.BOARDS, round_.window_s, "nvlink_fault")
         found += self._nvlinks(boards, nvlinks, round_.window_s)
+        found = link_words.among_its_ports(found, view)
         after = {
             "link": memory.remember(state.get("link"), view.keys, ports, now_s),
             "gpu": memory.remember(state.get("gpu"), boards.keys, nvlinks, now_s),
@@ -108,21 +126,31 @@ class Links:
         downs = ring.put(ports, "downs", np.where(known, x["downs_sum"], np.nan), view.t_s)[:, -_FLAP_SLOTS:].sum(
             axis=1
         )
+        penalty = _penalty(ports, np.where(known, x["downs_sum"], np.nan), view.t_s) * limits["flap"] / _SUPPRESS
         began = np.where(down > 0, np.where(np.isnan(ports["out.since"]), view.t_s, ports["out.since"]), np.nan)
         ports["out.since"] = began
         for i in np.flatnonzero(outage >= limits["outage_7s"] / 2):
             signal = "outage_30s" if outage[i] >= limits["outage_30s"] else "outage_7s"
-            yield link_words.outage(
-                view, int(i), signal, float(outage[i]), float(down[i]), limits[signal], moment(began[i])
-            )
+            yield link_words.outage(view, int(i), signal, float(outage[i]), float(down[i]), limits, moment(began[i]))
         now_down = x["down_s_sum"] > 0
         in_pieces = now_down & (longest < _FIRST_S) & (down >= limits["down_in_pieces"] / 2)
         for i in np.flatnonzero(in_pieces):
             yield link_words.in_pieces(
                 view, int(i), float(down[i]), float(longest[i]), limits["down_in_pieces"], moment(began[i])
             )
-        for i in np.flatnonzero((x["downs_sum"] > 0) & (downs >= limits["flap"] / 2)):
-            yield link_words.flap(view, int(i), float(downs[i]), float(down[i]), limits["flap"], moment(began[i]))
+        flaps = np.maximum(downs, np.minimum(penalty, limits["flap"]))
+        for i in np.flatnonzero((x["downs_sum"] > 0) & (flaps >= limits["flap"] / 2)):
+            slow = penalty[i] > downs[i]
+            yield link_words.flap(
+                view,
+                int(i),
+                float(downs[i]),
+                float(flaps[i]),
+                float(down[i]),
+                limits["flap"],
+                moment(began[i]),
+                slow=slow,
+            )
 
     def _rates(self, view: View, ports: memory.Arrays, window_s: int) -> Iterator[Candidate]:
         limit = self._thresholds.value(self.name, "rate", window_s)
@@ -166,7 +194,51 @@ class Links:
         grown = growth.advance(remembered, _grew(errors), np.full(len(view), window_s / 3600.0), view.t_s, _PRIOR)
         score = np.minimum(-np.log10(np.maximum(grown.p, 1e-300)), 300.0)
         for i in np.flatnonzero((errors > 0) & (score >= limit / 2)):
-            yield link_words.errors(view, int(i), grown, float(errors[i]), float(score[i]), limit, cause)
+            which = [e for e in (_ERRORS if cause == "link_errors" else _NVLINK_ERRORS) if view.x[f"{e}_delta"][i] > 0]
+            yield link_words.errors(view, int(i), grown, float(errors[i]), float(score[i]), limit, cause, which)
+
+    def _error_rates(
+        self, view: View, remembered: memory.Arrays, limits: Sequence[Limit], window_s: int, cause: str
+    ) -> Iterator[Candidate]:
+        """Errors at a rate that no link should have, in several windows in a row."""
+        limit = self._thresholds.value(self.name, "rate", window_s)
+        times, which = link_rates.worst(view, limits, window_s)
+        times = np.where(_is_nvlink(view), np.nan, times)
+        bad = times >= 1.0
+        count, since = accumulate.strike(remembered, "error_rate", bad, ~np.isnan(times), view.t_s)
+        for i in np.flatnonzero((count >= limit / 2) & bad):
+            kind = limits[which[i]]
+            yield link_words.error_rate(
+                view, int(i), kind, float(times[i]) * kind.limit, float(count[i]), limit, moment(since[i]), cause
+            )
+
+    def recent(self, history: Round, state: State) -> State:
+        """The last day's error-hours, which a start without stored state would not know of."""
+        ports, boards = links(history.link, _LINK_NUMBERS), gpus(history.gpu, _GPU_NUMBERS)
+        learnt = dict(state)
+        for name, view, columns, errors in (
+            ("link", ports, _REMEMBERED, _port_errors(ports)),
+            ("gpu", boards, _BOARDS, _total(boards, _NVLINK_ERRORS)),
+        ):
+            hours = np.full(len(view), history.window_s / 3600.0)
+            frame = growth.recent(state.get(name), view, columns, _grew(errors), hours)
+            if frame is not None:
+                learnt[name] = frame
+        return learnt
+
+
+def _penalty(ports: memory.Arrays, downs: Floats, now_s: Floats) -> Floats:
+    """Flaps with their age: each counts one and half of it is gone after a quarter of an hour; kept in place."""
+    passed = np.maximum(np.nan_to_num(now_s - ports["penalty.at"]), 0.0)
+    now = np.nan_to_num(ports["penalty"]) * 0.5 ** (passed / _HALF_LIFE_S) + np.nan_to_num(downs)
+    ports["penalty"], ports["penalty.at"] = now, now_s.copy()
+    return now
+
+
+def _kinds(view: View) -> Ints:
+    """Which links share a law of errors: equal kinds, or NVLinks of equal GPU models (their generation)."""
+    column = "link_kind_last" if "link_kind_last" in view.who.columns else "gpu_model_last"
+    return codes(view.text(column).fill_null(""))
 
 
 def _grew(errors: Floats) -> Floats:
@@ -175,8 +247,14 @@ def _grew(errors: Floats) -> Floats:
 
 def _port_errors(view: View) -> Floats:
     """Growth of a port's errors. Those of NVLinks are told from the sums in table ``gpu``, once."""
-    is_nvlink = (view.text("link_kind_last") == "nvlink").fill_null(value=False).to_numpy()
-    return np.where(is_nvlink, np.nan, _total(view, _ERRORS))
+    return np.where(_is_nvlink(view), np.nan, _total(view, _ERRORS))
+
+
+def _is_nvlink(view: View) -> Bools:
+    """Ports of table ``link`` that are NVLinks; none in table ``gpu``."""
+    if "link_kind_last" not in view.who.columns:
+        return np.zeros(len(view), dtype=np.bool_)
+    return np.asarray((view.text("link_kind_last") == "nvlink").fill_null(value=False).to_numpy(), dtype=np.bool_)
 
 
 def _total(view: View, counters: tuple[str, ...]) -> Floats:

@@ -25,7 +25,7 @@ ALL: Final = "*"
 _WATCHED: Final = ("power_at_clock",)
 """Signals whose findings are for the digest whatever their score: nobody is told, so they spend no budget."""
 _RUNS: Final[Mapping[str, tuple[Callable[[], Sequence[str]], tuple[str, ...]]]] = {
-    "slow": (slow.columns, tuple(s for s in slow.SIGNALS if s not in _WATCHED)),
+    "slow": (slow.columns, tuple(s for s in slow.RUNS if s not in _WATCHED)),
     "thermal": (thermal.columns, thermal.SIGNALS),
 }
 """Detectors that remember sums per GPU (frame ``gpu``): the names of what they remember, and their signals."""
@@ -82,14 +82,12 @@ class NodeDays:
         now_s, found = epoch_s(round_.start), []
         for detector, (columns, signals) in _RUNS.items():
             frame = states.get(detector, {}).get("gpu")
-            names = list(columns())
-            wanted = [(f"{detector}.{s}", names.index(f"{s}.sum")) for s in signals if f"{s}.sum" in names]
-            if frame is None or frame.is_empty() or not _has(frame, len(names)):
+            if frame is None or frame.is_empty() or frame.columns[2:] != list(columns()):
                 continue
-            matrix = frame.get_column("values").to_numpy()
+            wanted = [(f"{detector}.{s}", f"{s}.sum") for s in signals if f"{s}.sum" in frame.columns]
             seen = frame.get_column("seen").to_numpy() == now_s
             node = self._nodes_of(detector, frame.get_column("key"), owners)
-            sums = pl.DataFrame({"node": node, **{name: matrix[:, at] for name, at in wanted}})
+            sums = pl.DataFrame([pl.Series("node", node), *(frame.get_column(c).alias(name) for name, c in wanted)])
             most = (
                 sums.lazy()
                 .filter(pl.Series(seen) & pl.Series(node >= 0))
@@ -195,8 +193,3 @@ def _merged(before: pl.DataFrame, now: pl.DataFrame) -> pl.DataFrame:
         .sort("node_id")
         .collect()
     )
-
-
-def _has(frame: pl.DataFrame, width: int) -> bool:
-    held = frame.schema["values"]
-    return isinstance(held, pl.Array) and held.size == width

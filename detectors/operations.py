@@ -17,6 +17,7 @@ _WAITS: Final = re.compile(
     r"|collective|clip|bubble|idle"
 )
 _INPUT: Final = re.compile(r"data|(?<!off)load|fetch|input|get.?batch|tokeni")
+_ASIDE: Final = re.compile(r"^gc$|garbage|checkpoint|save|log(?!it)|offload|eval|valid")
 _FORWARD: Final = re.compile(r"forward|fwd|fprop")
 _BACKWARD: Final = re.compile(r"backward|bwd|bprop|wgrad|dgrad")
 _OPTIMIZER: Final = re.compile(r"optim|adam|weight.?update|param.?update")
@@ -27,6 +28,8 @@ def kind_of(name: str, *, microbatch: bool) -> Kind:
     lower = name.lower()
     if _WAITS.search(lower):
         return "wait"
+    if _ASIDE.search(lower):
+        return "unknown"
     if _FORWARD.search(lower) or _BACKWARD.search(lower):
         return "work"
     if _OPTIMIZER.search(lower):

@@ -24,16 +24,20 @@ from graynode.detectors.gpu_words import named
 from graynode.detectors.memory import Arrays, recall, remember
 from graynode.detectors.places import Place
 from graynode.detectors.policy import Policy, shipped
+from graynode.detectors.return_rules import LEVELS
 from graynode.detectors.rule_table import Rule
 from graynode.pipeline.schema import stable_id
 
 __all__ = ["EventRules", "Rules", "from_events"]
 
 _NUMBERS: Final = (
-    *(r.column for r in (*table.FLAGS, table.ECC)), "hw_power_brake_s", "hw_thermal_s", "hw_slowdown_s",
+    *(r.column for r in (*table.FLAGS, table.ECC)), *dict.fromkeys(c for level in LEVELS for c in level.columns),
+    "hw_power_brake_s", "hw_thermal_s", "hw_slowdown_s",
     table.RECOVERY_COLUMN, "samples",
 )  # fmt: skip
-_SIGNALS: Final = (*(r.signal for r in (*table.FLAGS, *table.PERSISTENT)), "recovery_action")
+_SIGNALS: Final = (
+    *(r.signal for r in (*table.FLAGS, *(level.rule for level in LEVELS), *table.PERSISTENT)), "recovery_action",
+)  # fmt: skip
 _COLUMNS: Final = (
     *(f"{signal}.{what}" for signal in _SIGNALS for what in ("since", "told")),
     *(f"{r.signal}.mask" for r in table.PERSISTENT),
@@ -48,7 +52,7 @@ class Rules:
     """The detector; ``policy`` gives the meaning of recovery actions."""
 
     name: ClassVar[str] = "rules"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     def __init__(self, policy: Policy | None = None) -> None:
         self._policy = policy or shipped()
@@ -71,6 +75,9 @@ class Rules:
         for rule in table.FLAGS:
             value = view.x[rule.column]
             yield from _condition(view, kept, rule, value, on=value >= 1, off=value < 1)
+        for level in LEVELS:
+            value = level.value(view)
+            yield from _condition(view, kept, level.rule, value, on=value >= level.least, off=value < level.least)
         for rule in table.PERSISTENT:
             value = _held_s(view, rule)
             on, off = _persists(kept, rule, view, value, window_s)

@@ -13,6 +13,7 @@ what the few earlier runs and few peers leave open: the variance of a median of 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -159,11 +160,22 @@ def _earlier_sum(runs: Runs, values: Floats) -> tuple[Floats, Ints]:
     n = len(values)
     total, count = np.zeros(n), np.zeros(n, dtype=np.int64)
     o = _ordered(runs.history, runs.time_s, ~np.isnan(runs.time_s))
-    part = values[o.order]
-    held = ~np.isnan(part)
-    sums = np.r_[0.0, np.cumsum(np.where(held, part, 0.0))]
-    numbers = np.r_[0, np.cumsum(held)]
-    end = o.start + o.before
-    total[o.order] = sums[end] - sums[o.start]
-    count[o.order] = numbers[end] - numbers[o.start]
-    return np.maximum(total, 0.0), count
+    part, held = values[o.order], ~np.isnan(values[o.order])
+    # Summed within each history, so that one GPU's size is not another's rounding
+    sums = _running(np.where(held, part, 0.0), o.start)
+    numbers = _running(held.astype(np.float64), o.start)
+    last = o.start + o.before - 1
+    total[o.order] = np.where(o.before > 0, sums[last], 0.0)
+    count[o.order] = np.where(o.before > 0, numbers[last], 0.0).astype(np.int64)
+    return total, count
+
+
+def _running(values: Floats, start: Ints) -> Floats:
+    """Running sum that begins anew at every ``start``; one step per place in a history, all histories at once."""
+    sums, place = values.copy(), np.arange(len(values)) - start
+    by_place = np.argsort(place, kind="stable")
+    ends = np.cumsum(np.bincount(place)) if len(place) else np.empty(0, dtype=np.int64)
+    for first, end in pairwise(ends):
+        rows = by_place[first:end]
+        sums[rows] += sums[rows - 1]
+    return sums

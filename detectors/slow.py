@@ -41,6 +41,8 @@ from graynode.detectors.thresholds import Thresholds, shipped
 
 SIGNALS: Final = ("clock", "throttle", "power_at_clock")
 _IN_JOB: Final = ("clock", "throttle")
+RUNS: Final = (*SIGNALS, *(f"{s}_in_job" for s in _IN_JOB))
+"""What accumulates: each signal against the own baseline, and two against the beginning of the job."""
 _TAU: Final = {"clock": TAU, "throttle": TAU, "power_at_clock": 2 * TAU}
 _DAILY: Final = (*SIGNALS, "bursts")
 """What has an own baseline: the signals, and the share of windows beyond τ."""
@@ -107,7 +109,7 @@ class Slow:
         """What was measured against another driver, power limit and so on is no measure any more."""
         if not ended.any():
             return history
-        for s in (*SIGNALS, *(f"{s}_in_job" for s in _IN_JOB)):
+        for s in RUNS:
             accumulate.forget(held, s, ended)
         for name in (*in_job.columns(_IN_JOB)[1:], *bursts.COLUMNS):
             held[name] = np.where(ended, np.nan, held[name])
@@ -203,10 +205,9 @@ def _bursts(view: View, i: int, held: memory.Arrays, odd: Floats, limit: float) 
 
 def columns() -> list[str]:
     """Names under which a GPU's memory is held."""
-    runs = (*SIGNALS, *(f"{s}_in_job" for s in _IN_JOB))
     return [
         *baseline.columns(_DAILY),
-        *(c for s in runs for c in Run.columns(s)),
+        *(c for s in RUNS for c in Run.columns(s)),
         *footing.COLUMNS,
         *in_job.columns(_IN_JOB),
         *bursts.COLUMNS,

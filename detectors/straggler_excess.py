@@ -79,63 +79,97 @@ def measure(seconds: Floats, role: Ints, pipeline: Ints | None, node: Ints) -> E
 
 
 def _median(values: Floats, axis: int = 0) -> Floats:
-    known = np.expand_dims(np.asarray(np.isfinite(values).any(axis=axis)), axis)
-    middle = np.nanmedian(np.where(known, values, 0.0), axis=axis)
-    return np.where(np.squeeze(known, axis), middle, np.nan)
+    """The median of what is known; NaN where nothing is. (numpy's own is many times slower on short rows.)"""
+    return _middle(values, axis, upper=True)
 
 
 def _lower(values: Floats, axis: int = 0) -> Floats:
     """The lower median: of an even number, the smaller of the middle two."""
+    return _middle(values, axis, upper=False)
+
+
+def _middle(values: Floats, axis: int, *, upper: bool) -> Floats:
     ordered = np.sort(values, axis=axis)
-    count = (~np.isnan(values)).sum(axis=axis, keepdims=True)
-    return np.take_along_axis(ordered, np.maximum(count - 1, 0) // 2, axis=axis).squeeze(axis)
+    count = np.isfinite(values).sum(axis=axis, keepdims=True)
+    lower = np.take_along_axis(ordered, np.maximum(count - 1, 0) // 2, axis=axis)
+    if upper:
+        lower = (lower + np.take_along_axis(ordered, np.minimum(count // 2, values.shape[axis] - 1), axis=axis)) / 2
+    return np.asarray(np.squeeze(np.where(count > 0, lower, np.nan), axis), dtype=np.float64)
+
+
+def _groups(code: Ints) -> tuple[Ints, Ints]:
+    """The rows of each group as a table (groups × largest size, filled with −1), and each row's group there or −1."""
+    known = np.flatnonzero(code >= 0)
+    names, place = np.unique(code[known], return_inverse=True)
+    order = np.argsort(place, kind="stable")
+    size = np.bincount(place, minlength=len(names))
+    within = np.arange(len(known)) - np.repeat(np.cumsum(size) - size, size)
+    table = np.full((len(names), int(size.max(initial=0))), -1, dtype=np.int64)
+    table[place[order], within] = known[order]
+    of = np.full(len(code), -1, dtype=np.int64)
+    of[known] = place
+    return table, of
+
+
+def _by_group(values: Floats, table: Ints, statistic: Callable[..., Floats]) -> Floats:
+    """A statistic over the rows of each group: groups × steps."""
+    rows = np.where((table >= 0)[..., None], values[table], np.nan)
+    return statistic(rows, axis=1)
 
 
 def _over(values: Floats, group: Ints, statistic: Callable[..., Floats]) -> Floats:
     """A statistic over the rows of each group, laid out on those rows; NaN for rows of no group."""
-    result = np.full(values.shape, np.nan)
-    for code in np.unique(group[group >= 0]):
-        here = group == code
-        result[here] = statistic(values[here], axis=0)
-    return result
+    table, of = _groups(group)
+    if not table.size:
+        return np.full(values.shape, np.nan)
+    return np.where((of >= 0)[:, None], _by_group(values, table, statistic)[of], np.nan)
 
 
 def _of_pipelines(values: Floats, role: Ints, pipeline: Ints, statistic: Callable[..., Floats]) -> Floats:
-    """A statistic over the roles of each pipeline, each role's ranks there being one by their median."""
-    result = np.full(values.shape, np.nan)
-    for code in np.unique(pipeline[(pipeline >= 0) & (role >= 0)]):
-        here = (pipeline == code) & (role >= 0)
-        cells = [_median(values[here & (role == r)]) for r in np.unique(role[here])]
-        if len(cells) > 1:
-            result[here] = statistic(np.stack(cells), axis=0)
-    return result
+    """A statistic over the roles of each pipeline, each role's ranks there being one by their median.
+
+    NaN for a pipeline that has one role only.
+    """
+    known = (role >= 0) & (pipeline >= 0)
+    cell, of_cell = _groups(np.where(known, pipeline * (role.max(initial=0) + 1) + role, -1))
+    if not cell.size:
+        return np.full(values.shape, np.nan)
+    cells = _by_group(values, cell, _median)
+    lines, of_line = _groups(pipeline[cell[:, 0]])
+    of_lines = np.where((lines >= 0).sum(axis=1)[:, None] > 1, _by_group(cells, lines, statistic), np.nan)
+    return np.where((of_cell >= 0)[:, None], of_lines[of_line[of_cell]], np.nan)
 
 
 def _reference(level: Floats, role: Ints, node: Ints) -> Floats:
     """Per rank the level of its role that a slow node cannot move; of a role on one node, by ranks."""
-    reference = np.full(len(level), np.nan)
-    for code in np.unique(role[role >= 0]):
-        here = (role == code) & np.isfinite(level)
-        if not here.any():
-            continue
-        homes = np.unique(node[here])
-        values = [np.median(level[here & (node == n)]) for n in homes] if len(homes) > 1 else level[here]
-        reference[role == code] = _lower(np.asarray(values, dtype=np.float64))
-    return reference
+    known = np.isfinite(level) & (role >= 0)
+    by_rank = _over(level[:, None], role, _lower)[:, 0]
+    cell, of_cell = _groups(np.where(known, role * (node.max(initial=0) + 1) + node, -1))
+    if not cell.size:
+        return by_rank
+    homes, of_role = _groups(role[cell[:, 0]])
+    lower = _by_group(_by_group(level[:, None], cell, _median), homes, _lower)[:, 0]
+    by_node = np.full(len(level), np.nan)
+    by_node[known] = np.where((homes >= 0).sum(axis=1) > 1, lower, np.nan)[of_role[of_cell[known]]]
+    # A rank without a level of its own has its role's all the same
+    by_node = _over(by_node[:, None], role, _median)[:, 0]
+    return np.where(np.isnan(by_node), by_rank, by_node)
 
 
 def _spread(own: Floats, role: Ints) -> tuple[float, int]:
     """Robust standard deviation between ranks of one role, pooled over roles, and from how many ranks."""
-    apart = []
-    for code in np.unique(role[role >= 0]):
-        values = own[(role == code) & np.isfinite(own)]
-        if len(values) > 1:
-            # Deviations from a centre made of the same n values are too small by sqrt((n - 1)/n)
-            apart.append((values - np.median(values)) * np.sqrt(len(values) / (len(values) - 1)))
-    if not apart:
+    centre = _over(own[:, None], role, _median)[:, 0]
+    size = _over(np.isfinite(own).astype(np.float64)[:, None], role, _sum)[:, 0]
+    # Deviations from a centre made of the same n values are too small by sqrt((n - 1)/n)
+    apart = np.where(size > 1, (own - centre) * np.sqrt(size / np.maximum(size - 1, 1)), np.nan)
+    pooled = apart[np.isfinite(apart)]
+    if not pooled.size:
         return float("nan"), 0
-    pooled = np.concatenate(apart)
     return max(1.4826 * float(np.median(np.abs(pooled))), _SPREAD_FLOOR), len(pooled)
+
+
+def _sum(values: Floats, axis: int = 0) -> Floats:
+    return np.asarray(np.nansum(values, axis=axis), dtype=np.float64)
 
 
 def _standard_error(rest: Floats) -> Floats:

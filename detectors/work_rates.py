@@ -39,7 +39,8 @@ def ratios(known: pl.DataFrame | None, of: pl.Series) -> Floats:
     rate = pl.col("hits").sum().over(model) / pl.col("hours").sum().over(model)
     expected = rate * pl.col("hours")
     ratio = ((pl.col("hits") + _WORTH) / (expected + _WORTH)).clip(_LEAST, _MOST).alias("ratio")
-    found = of.alias("kind").to_frame().join(known.select("kind", ratio), on="kind", how="left", maintain_order="left")
+    here = of.alias("kind").to_frame()
+    found = here.join(known.select("kind", ratio), on="kind", how="left", maintain_order="left")
     return np.nan_to_num(finite(found.get_column("ratio")), nan=1.0)
 
 

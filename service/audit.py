@@ -20,7 +20,7 @@ from graynode.collectors.base import utc_now
 from graynode.pipeline.lake import LakeError, LakeTooNew
 from graynode.service.config import Config, ConfigError
 from graynode.service.labels import checked_period
-from graynode.service.people import ask
+from graynode.service.people import ask, instant
 from graynode.service.wiring import make_lake
 
 _TOLD: Final = ("page", "ticket")
@@ -145,6 +145,11 @@ def start_of(week: str) -> datetime:
     """Monday 0:00 UTC of an ISO week."""
     year, _, number = week.partition("-W")
     return datetime.combine(date.fromisocalendar(int(year), int(number), 1), datetime.min.time(), UTC)
+
+
+def summary_asked(config: Config, since: str = "", *, as_json: bool = False) -> int:
+    """The same as the command line gives it."""
+    return summary(config, instant("--since", since) if since else None, as_json=as_json)
 
 
 def summary(config: Config, since: datetime | None = None, *, as_json: bool = False) -> int:

@@ -274,12 +274,17 @@ def sql(
 
 @app.command()
 def explain(
-    incident: Annotated[str, typer.Argument(help="Incident id, or its beginning.")],
+    incident: Annotated[str, typer.Argument(help="Incident id, or its beginning.")] = "",
+    job: Annotated[str, typer.Option(help="Instead of an incident: a job, and why it ended.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="For a machine.")] = False,
     lake: Annotated[str | None, typer.Option(help="Lake to ask, instead of the configured one.")] = None,
     config: ConfigPath = None,
 ) -> None:
     """What was seen, against what, since when, and what to do."""
+    if bool(incident) == bool(job):
+        _fail("explain: name an incident, or a job by --job ID")
+    if job:
+        _call("explain_job", _load(config, lake__path=lake), job, as_json=as_json)
     _call("explain", _load(config, lake__path=lake), incident, as_json=as_json)
 
 
@@ -297,9 +302,7 @@ def label(
     """Say whether an incident was one; or what the labels say so far. Nothing is trained by it."""
     loaded = _load(config)
     if summary:
-        from graynode.service.replaying import moment
-
-        _call("audit", loaded, moment("--since", since), as_json=as_json, function="summary")
+        _call("audit", loaded, since, as_json=as_json, function="summary_asked")
     if verdict is None or not about:
         _fail("label INCIDENT true|false|unsure --why TEXT, or label --summary; 'graynode explain' shows incidents")
     _call("labels", loaded, about, verdict.value, why=why, by=by, function="label")

@@ -155,6 +155,7 @@ class Detect(Section, frozen=True):
     is not 0, else ``budget_per_node_day``.
 
     ``xid_severity`` is the site's own mind about single Xids, by number; ``digest`` tells nobody at once.
+    ``collective_timeout_s``: how long an outage this site's collectives survive; 0: NCCL's, 7.5 s and since 2.23 30 s.
     ``pages_per_shift``: pages of their own in ``shift_h`` hours, further ones are grouped under the open page; 0 is no
     limit. ``due_…_h``: hours until the owner's next step.
     """
@@ -169,6 +170,7 @@ class Detect(Section, frozen=True):
         default_factory=dict
     )
     metrics_listen: str = "127.0.0.1:9403"
+    collective_timeout_s: Annotated[float, Meta(ge=0)] = 0.0
     pages_per_shift: Annotated[int, Meta(ge=0)] = 1
     shift_h: Hours = 12.0
     due_page_h: Hours = 1.0

@@ -25,15 +25,14 @@ import structlog
 
 from graynode.collectors.base import utc_now
 from graynode.detectors import make
-from graynode.detectors.event_rules import EventRules
 from graynode.detectors.incidents import Incidents
-from graynode.detectors.policy import shipped
+from graynode.detectors.policy import Policy, shipped
 from graynode.pipeline.bus import Bus, BusRefused, BusUnavailable
 from graynode.pipeline.codec import Message, Origin, encode
 from graynode.pipeline.lake import Lake, LakeError, LakeTooNew
 from graynode.pipeline.lock_file import LockFile, Taken
 from graynode.pipeline.schema import FINDINGS, INCIDENTS, SAMPLES
-from graynode.service import detect_terms, hard_events, incident_bus
+from graynode.service import attribution, detect_terms, hard_events, incident_bus
 from graynode.service.config import Config, ConfigError
 from graynode.service.detect_bus import OneAtATime, when_there
 from graynode.service.detector_state import StateWriter, restore
@@ -135,6 +134,9 @@ class Detect:
         failed = threading.Event()
         events = threading.Thread(target=self._hard_events, args=(stop, failed), name="hard-events")
         events.start()
+        of_jobs = (self.config, self._policy(), self._producer, self._tell_of_jobs, self.clock, stop)
+        jobs = threading.Thread(target=attribution.watch, args=of_jobs, name="attribution")
+        jobs.start()
         try:
             self._loop(stop)
         except (BusRefused, LakeTooNew) as error:
@@ -146,6 +148,7 @@ class Detect:
         finally:
             stop.set()
             events.join()
+            jobs.join()
         return 1 if failed.is_set() else 0
 
     def close(self) -> None:
@@ -281,14 +284,22 @@ class Detect:
         self.bus.partitions(INCIDENTS)  # a topic that is not there yet would read as one without incidents
         return incident_bus.restore(self.bus, self._incidents)
 
+    def _policy(self) -> Policy:
+        own = {int(code): severity for code, severity in self.config.detect.xid_severity.items()}
+        return shipped().for_site(own)
+
+    def _tell_of_jobs(self, found: Sequence[Mapping[str, Any]]) -> None:
+        with self._lock:
+            self._publish(self._incidents.add(found, self.clock()), found)
+
     def _hard_events(self, stop: threading.Event, failed: threading.Event) -> None:
         try:
             join = functools.partial(self.bus.consumer, hard_events.TOPICS, hard_events.GROUP)
             consumer = when_there(join, stop, self.retry_s, self._log)
             if consumer is None:
                 return
-            own = {int(code): severity for code, severity in self.config.detect.xid_severity.items()}
-            rules = functools.partial(EventRules, shipped().for_site(own))
+            lake, cluster = make_lake(self.config), self.config.cluster
+            rules = functools.partial(detect_terms.event_rules, self._policy(), lake, cluster, self.clock())
             path = hard_events.HardEvents(
                 consumer, self._incidents, self._publish, self.clock, rules=rules, lock=self._lock
             )

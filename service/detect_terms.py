@@ -1,14 +1,48 @@
-"""A site's terms for incidents: the page budget, what is due when, what a GPU-hour costs."""
+"""A site's terms for detection: its collectives' timeout, the page budget, what is due when, what a GPU-hour costs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 
+import polars as pl
+import structlog
+
+from graynode.detectors import links
+from graynode.detectors.event_rules import EventRules
 from graynode.detectors.incidents import Incidents
 from graynode.detectors.pages import Budget
+from graynode.detectors.policy import Policy
+from graynode.detectors.repeats import CODES, WITHIN
+from graynode.detectors.thresholds import Thresholds, for_site
 from graynode.detectors.waiting import Terms
 from graynode.pipeline.lake import Lake, LakeError
 from graynode.service.config import Config
+
+
+def with_timeout(thresholds: Thresholds, config: Config) -> Thresholds:
+    """The thresholds, with the site's timeout of collectives in them where it is configured."""
+    seconds = config.detect.collective_timeout_s
+    if not seconds:
+        return thresholds
+    return for_site(thresholds, links.timeout(seconds), f"{thresholds.version} with a timeout of {seconds:g} s")
+
+
+def event_rules(policy: Policy, lake: Lake, cluster: str, now: datetime) -> EventRules:
+    """Event rules that know the jobs and application errors of the last week: a restart must not forget them."""
+    rules = EventRules(policy)
+    names = ["ts", "cluster", "node_id", "event_id", "kind", "code", "gpu_uuid", "pci_bus_id", "attributes"]
+    placed = ["ts", "cluster", "node_id", "job_id", "user", "state", "allocated_ts", "end_ts", "gpu_uuids"]
+    try:
+        jobs = lake.read("job", now - WITHIN, now, placed)
+        events = lake.read("event", now - WITHIN, now, names)
+    except LakeError as error:
+        structlog.get_logger().warning("past application errors are not known", reason=str(error))
+        return rules
+    rules.placed(jobs.filter(pl.col("cluster") == cluster).sort("ts", "node_id", "job_id").iter_rows(named=True))
+    ours = (pl.col("cluster") == cluster) & (pl.col("kind") == "xid") & pl.col("code").is_in(list(CODES))
+    rules.remember(events.filter(ours).iter_rows(named=True))
+    return rules
 
 
 def incidents(config: Config, lake: Lake) -> Incidents:

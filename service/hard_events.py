@@ -24,7 +24,7 @@ from graynode.pipeline.schema import EVENTS, PEOPLE
 GROUP: Final = "graynode-detect-events"
 TOPICS: Final = (EVENTS, PEOPLE)
 _SEEN: Final = 200_000
-_TABLES: Final = ("event", "repair")
+_TABLES: Final = ("event", "repair", "job")
 
 
 class Publish(Protocol):
@@ -43,7 +43,8 @@ class HardEvents:
     """One reader of ``graynode.events``. ``lock`` guards ``incidents`` where others use them too.
 
     Offsets move only after what was said about the events is on the bus; an event that is read again says nothing
-    new. Rows of table ``repair``, where the consumer reads them too, end what was known of the machine.
+    new. Rows of table ``repair``, where the consumer reads them too, end what was known of the machine; rows of ``job``
+    say whose error an application's Xid was.
     """
 
     def __init__(
@@ -70,9 +71,10 @@ class HardEvents:
         received = self._consumer.poll(timeout_s)
         if not received:
             return 0
-        events, repairs = self._rows(received)
+        events, repairs, jobs = self._rows(received)
         for r in received:
             self._read[r.partition] = r.offset + 1
+        self._rules.placed(jobs)
         found = self._judged(events)
         now = self._clock()
         with self._lock:
@@ -130,9 +132,10 @@ class HardEvents:
             self._consumer.commit({p: offset for p, offset in self._read.items() if p in held})
             self._read = {}
 
-    def _rows(self, received: Sequence[Received]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    def _rows(self, received: Sequence[Received]) -> tuple[list[dict[str, Any]], ...]:
         events: list[dict[str, Any]] = []
         repairs: list[dict[str, Any]] = []
+        jobs: list[dict[str, Any]] = []
         for r in received:
             table = r.message.headers.get("table")
             if table not in _TABLES:
@@ -143,9 +146,11 @@ class HardEvents:
                 continue  # the pipeline counts it and keeps it among the dead letters
             if table == "repair":
                 repairs += rows
+            elif table == "job":
+                jobs += rows
             else:
                 events += [row for row in rows if self._is_new(row)]
-        return events, repairs
+        return events, repairs, jobs
 
     def _is_new(self, event: Mapping[str, Any]) -> bool:
         identity = event.get("event_id")

@@ -11,31 +11,32 @@ import json
 import logging
 import threading
 import zlib
-from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from graynode.collectors.base import CADENCES_S, Machine, NoSource, Round, Row
+from graynode.collectors.base import Machine, NoSource, Row
 from graynode.collectors.replay import Replay
 from graynode.dashboards.explain import one_line
 from graynode.detectors import NAMES
 from graynode.pipeline.lake import Lake, LakeError, LakeTooNew
 from graynode.pipeline.schema import EVENTS, SAMPLES, TABLES
 from graynode.service.config import Config, ConfigError
+from graynode.service.noticed import Notices, Told, say
 from graynode.service.process import quiet, stop_on_signals
 from graynode.service.replay_paths import HourPath, LivePath, Revision, Slice, Way, steps_s
+from graynode.service.replay_time import RecordedTime, joined, not_taken
+from graynode.service.replay_windows import History, WindowPath, history
 
 CLUSTER: Final = "replay"
 _STARTED: Final = "replay.json"
 _COARSE_S: Final = 30.0
-_LOOK: Final = timedelta(hours=1)
-_LOOK_ROWS: Final = 20_000
-_STEP: Final = timedelta(seconds=30)
-_EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
 _STOPPED: Final = 130
+_HOUR_S: Final = 3600.0
+_TELLING: Final = ("event", "job", "node_state")
+"""Tables of a recording that say when somebody had to notice (``noticed``)."""
 
 
 def run(
@@ -54,11 +55,19 @@ def run(
     name = cluster or (f"{config.cluster}-{CLUSTER}" if config.cluster != Config().cluster else CLUSTER)
     halt = stop or stop_on_signals()
     try:
-        time = _Time(_recording(path, from_lake, since, until, name, out), name)
+        past = history(Lake(from_lake), config.cluster, since, until) if from_lake and path is None else None
+        if past is not None:
+            _claim(out, Path(str(from_lake)), name)
+            with quiet(logging.ERROR):
+                return _replay_windows(config, past, name, pace, out, halt)
+        time = RecordedTime(_recording(path, from_lake, since, until, name, out), name)
         first = time.look()
         _claim(out, path or Path(str(from_lake)), name)
+        notices = Notices()
+        if from_lake is not None:
+            _of_people(notices, Lake(from_lake), since, until)
         with quiet(logging.ERROR):
-            return _replay(config, time, first, pace, out, halt)
+            return _replay(config, time, first, pace, out, halt, notices)
     except (LakeError, LakeTooNew) as error:
         raise ConfigError(str(error)) from error
     except UnicodeDecodeError as error:
@@ -132,11 +141,44 @@ def _claim(out: Path, recording: Path, cluster: str) -> None:
         raise ConfigError(f"--out {out}: cannot be written: {error.strerror or error}") from error
 
 
+def _of_people(notices: Notices, lake: Lake, since: datetime | None, until: datetime | None) -> None:
+    """What a lake's people said, which is not in its raw rows; whatever cluster they said it of."""
+    for table in ("repair", "label", "ack"):
+        notices.add(table, lake.read(table, since, until).sort("ts").to_dicts())
+
+
+def _replay_windows(config: Config, past: History, cluster: str, pace: float, out: Path, halt: threading.Event) -> int:
+    """Hour by hour over windows that are there already."""
+    print(f"from {past.since:%Y-%m-%d %H:%M:%S} UTC, hour windows of cluster {past.cluster!r}, judged in hours, "
+          f"cluster {cluster!r}", flush=True)  # fmt: skip
+    screen, at = _Screen(), past.since
+    way = WindowPath(past, Lake(str(out / "lake")), cluster, NAMES, config.detect.resolve_after_s)
+    for end, revisions in way.go():
+        at = end
+        screen.show(revisions)
+        if halt.wait(_HOUR_S / pace if pace else 0.0):
+            break
+    stopped = halt.is_set()
+    print(f"{'stopped' if stopped else 'over'} at {at:%Y-%m-%d %H:%M:%S} UTC: {way.windows:,} windows, "
+          f"{screen.opened} incidents told, {screen.open} open at the end")  # fmt: skip
+    notices = Notices()
+    notices.read(past.lake, past.cluster, past.since, at)
+    say(notices, screen.first)
+    _say_ask(out)
+    return _STOPPED if stopped else 0
+
+
 def _replay(
-    config: Config, time: _Time, first: list[tuple[datetime, Slice]], pace: float, out: Path, halt: threading.Event
+    config: Config,
+    time: RecordedTime,
+    first: list[tuple[datetime, Slice]],
+    pace: float,
+    out: Path,
+    halt: threading.Event,
+    notices: Notices,
 ) -> int:
     cluster, start = time.cluster, first[0][0]
-    spacings = list(steps_s(_joined(first)))
+    spacings = list(steps_s(joined(first)))
     step_s = median(spacings) if spacings else 1.0
     way: Way
     if step_s >= _COARSE_S:
@@ -150,6 +192,8 @@ def _replay(
     try:
         for end, rows in time.slices(first, way.slice_s):
             screen.show(way.take(rows, end))
+            for table in _TELLING:
+                notices.add(table, rows.get(table, ()))
             if halt.wait(way.slice_s / pace if pace else 0.0):
                 break
         else:
@@ -157,81 +201,10 @@ def _replay(
     finally:
         way.close()
     stopped = halt.is_set()
-    _say_end(time, screen, out, stopped, way)
+    _say_end(time, screen, stopped, way)
+    say(notices, screen.first)
+    _say_ask(out)
     return _STOPPED if stopped else 0
-
-
-class _Time:
-    """The recording in slices that end on whole windows."""
-
-    def __init__(self, recording: Replay, cluster: str) -> None:
-        self._recording, self.cluster = recording, cluster
-        self.start: datetime | None = None
-        self.end: datetime | None = None
-        self.rows = 0
-
-    @property
-    def refused(self) -> Counter[str]:
-        """What of the recording could not be read, by the reason."""
-        return self._recording.refused
-
-    def look(self) -> list[tuple[datetime, Slice]]:
-        """The beginning, until it shows how far apart its samples are. ``ConfigError`` where it holds no row."""
-        found: list[tuple[datetime, Slice]] = []
-        rows = self._until(_EPOCH)
-        for some in rows.values():
-            self.start = min(filter(None, (self.start, some[0]["ts"])))
-        if self.start is None:
-            raise ConfigError(f"the recording holds no row with a time{_not_taken(self.refused)}")
-        at = self._aligned(self.start, 30)
-        found.append((at, rows))
-        while not self._recording.finished and at - self.start < _LOOK and self.rows < _LOOK_ROWS:
-            at += _STEP
-            found.append((at, self._until(_EPOCH + (at - self.start))))
-            if next(steps_s(_joined(found)), None) is not None:
-                break
-        return found
-
-    def slices(self, first: list[tuple[datetime, Slice]], length_s: int) -> Iterator[tuple[datetime, Slice]]:
-        """Ends and rows of slices of that length, with what ``look`` has taken; empty ones too."""
-        assert self.start is not None  # noqa: S101 (there is a first row; narrows the type)
-        waiting = dict(_joined(first))
-        end = self._aligned(self.start, length_s)
-        while True:
-            for table, some in self._until(_EPOCH + (end - self.start)).items():
-                waiting[table] = [*waiting.get(table, ()), *some]
-            now = {t: [r for r in some if r["ts"] < end] for t, some in waiting.items()}
-            waiting = {t: kept for t, some in waiting.items() if (kept := [r for r in some if r["ts"] >= end])}
-            self.end = end
-            yield end, {table: some for table, some in now.items() if some}
-            if self._recording.finished and not waiting:
-                return
-            end += timedelta(seconds=length_s)
-
-    def _until(self, virtual: datetime) -> dict[str, list[Row]]:
-        """All rows up to that moment of the recording, which began at ``_EPOCH``; under the replay's own cluster."""
-        found: dict[str, list[Row]] = {}
-        while True:
-            some = self._recording.collect(Round(virtual, frozenset(CADENCES_S)))
-            if not some:
-                break
-            for table, rows in some.items():
-                self.rows += len(rows)
-                found.setdefault(table, []).extend({**row, "cluster": self.cluster} for row in rows)
-        return found
-
-    @staticmethod
-    def _aligned(moment: datetime, length_s: int) -> datetime:
-        """The end of the window that holds it."""
-        return datetime.fromtimestamp(moment.timestamp() // length_s * length_s + length_s, UTC)
-
-
-def _joined(slices: list[tuple[datetime, Slice]]) -> dict[str, list[Row]]:
-    joined: dict[str, list[Row]] = {}
-    for _, rows in slices:
-        for table, some in rows.items():
-            joined.setdefault(table, []).extend(some)
-    return joined
 
 
 class _Screen:
@@ -240,6 +213,7 @@ class _Screen:
     def __init__(self) -> None:
         self._said: dict[str, tuple[Any, ...]] = {}
         self.opened = 0
+        self.first: list[Told] = []
 
     def show(self, revisions: list[Revision]) -> None:
         for revision in revisions:
@@ -247,7 +221,9 @@ class _Screen:
             before = self._said.get(revision["incident_id"])
             if before is not None and before[1:] == said[1:] and revision["state"] != "resolved":
                 continue
-            self.opened += before is None
+            if before is None:
+                self.opened += 1
+                self.first.append(_first(revision))
             self._said[revision["incident_id"]] = said
             print(f"{revision['updated_ts'] or revision['ts']:%Y-%m-%d %H:%M:%S}  {one_line(revision)}", flush=True)
 
@@ -257,15 +233,19 @@ class _Screen:
         return sum(said[0] != "resolved" for said in self._said.values())
 
 
-def _not_taken(refused: Counter[str]) -> str:
-    told = ", ".join(f"{count:,} {why}" for why, count in refused.most_common(5))
-    return f"; not taken: {told}" if told else ""
+def _first(revision: Revision) -> Told:
+    node_id = str(revision["node_id"])
+    at = revision["opened_ts"] or revision["ts"]
+    return Told(at, node_id, str(revision["node"] or node_id), str(revision["severity"]), str(revision["title"]))
 
 
-def _say_end(time: _Time, screen: _Screen, out: Path, stopped: bool, way: Way) -> None:
+def _say_end(time: RecordedTime, screen: _Screen, stopped: bool, way: Way) -> None:
     reached = f"{time.end:%Y-%m-%d %H:%M:%S}" if time.end else "its beginning"
     print(f"{'stopped' if stopped else 'over'} at {reached} UTC: {time.rows:,} rows, {screen.opened} incidents told, "
-          f"{screen.open} open at the end{_not_taken(time.refused + way.refused)}")  # fmt: skip
+          f"{screen.open} open at the end{not_taken(time.refused + way.refused)}")  # fmt: skip
+
+
+def _say_ask(out: Path) -> None:
     question = "select * from incident_now"
     print(f'ask it: graynode sql --lake {out / "lake"} -c "{question}"')
 

@@ -14,6 +14,7 @@ from graynode.detectors.calibration import Drift
 from graynode.pipeline.lake import Lake
 from graynode.pipeline.schema import stable_id
 from graynode.service.config import Config
+from graynode.service.detect_terms import with_timeout
 from graynode.service.healthy_days import midnight
 from graynode.service.rounds import Rounds
 from graynode.service.site_thresholds import Standing, drift, standing
@@ -62,8 +63,9 @@ class SiteWatch:
         return found
 
     def _take_up(self, rounds: Rounds, known: Standing) -> None:
-        if known.thresholds.digest != rounds.thresholds.digest:
-            rounds.use(known.thresholds)
+        wanted = with_timeout(known.thresholds, self.config)
+        if wanted.digest != rounds.thresholds.digest:
+            rounds.use(wanted)
         rounds.shadow = known.shadow
         said = f"{known.thresholds.version}: {'in shadow' if known.shadow else 'live'}: {known.because}"
         if said != self._said:

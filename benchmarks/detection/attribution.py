@@ -1,7 +1,7 @@
 """Track ``attribution``: is the slow rank hardware, application or unknown, and is it the right one.
 
 Operation traces: hardware faults on every worker and node, application causes that must give no hardware flag. Step
-times: a worker is located, and the cause stays unknown. ``attribution_trace`` and ``attribution_steps`` say the formats.
+times: a worker is located, and the cause stays unknown. The formats: ``attribution_trace``, ``attribution_steps``.
 """
 
 from __future__ import annotations

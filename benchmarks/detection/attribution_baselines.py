@@ -31,7 +31,7 @@ def methods() -> dict[str, Named]:
 
 
 def _medians(values: FloatArray) -> FloatArray:
-    known = np.isfinite(values).any(axis=1)
+    known = np.asarray(np.isfinite(values).any(axis=1))
     return np.where(known, np.nanmedian(np.where(known[:, None], values, 0.0), axis=1), np.nan)
 
 

@@ -23,7 +23,7 @@ _STEADY: Final = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What the recorded slow worker's excess looks like: by part of the work (ranks' steps), around 1, and of the
+    """What the recorded slow worker's excess looks like: by part of the work (its steps), around 1, and of the
     optimizer. ``worker`` is its rank, ``ratio`` its busy time over its stage's; ``None`` where there is none."""
 
     parts: Mapping[str, FloatArray]
@@ -106,7 +106,7 @@ def _stage_median(values: FloatArray, role: IntArray) -> FloatArray:
 def _excess(values: FloatArray, role: IntArray, worker: int) -> FloatArray:
     others = (role == role[worker]) & (np.arange(len(role)) != worker)
     excess = values[worker] / np.nanmedian(values[others], axis=0) - 1.0
-    return np.where(np.isfinite(excess), excess, np.nanmedian(excess))
+    return np.asarray(np.where(np.isfinite(excess), excess, np.nanmedian(excess)), dtype=np.float64)
 
 
 def _scaled(values: FloatArray, worker: int, by: float) -> FloatArray:

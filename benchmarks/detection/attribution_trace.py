@@ -174,7 +174,8 @@ def _micro(ops: pl.DataFrame) -> dict[str, FloatArray]:
         where = (_numbered(slot, "rank", ranks), _numbered(slot, "step", steps), place)
         np.add.at(table, where, slot.get_column("duration").to_numpy())
         seen[where] = True
-        found[str(part)] = np.where(seen, table, np.nan)
+        if table.any():
+            found[str(part)] = np.where(seen, table, np.nan)
     return found
 
 

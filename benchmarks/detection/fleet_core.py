@@ -24,6 +24,8 @@ DAY: Final = 86_400 // WINDOW_S
 """Windows of a day."""
 HALF_HOUR: Final = int(REFERENCE_S) // WINDOW_S
 """Windows of a job's beginning, which its reference is made of."""
+_BETWEEN_GPUS: Final = 0.0171
+"""Sigma between GPUs of one model (Longhorn sgemm): what a baseline takes away, and what is left without one."""
 _DAYS_KEPT: Final = 28
 _DAYS_OLD: Final = 21
 """Days −28 to −8: what a baseline is the median of."""
@@ -92,6 +94,7 @@ class Fleet:
         self._days: Array = noise.offset * rng.standard_normal((_DAYS_KEPT, *shape), dtype=np.float32)
         self.base: Array = self._baseline()
         self.offset: Array = self._noise.offsets(*shape)
+        self._level: Array = np.float32(_BETWEEN_GPUS) * rng.standard_normal(shape, dtype=np.float32)
         self.age = np.zeros(size.jobs, dtype=np.int64)
         self._ends = self._left(size.jobs)
         self.across: Array = np.zeros(shape, dtype=np.float32)
@@ -115,7 +118,7 @@ class Fleet:
 
     def score(self, x: Array) -> Array:
         """One window's values through residual and sums."""
-        known = x - self.base if self._method.own_history else x
+        known = x - self.base if self._method.own_history else x + self._level
         r = self._against_peers(known)
         self.across = self._sum(self.across, r, self.limits.across)
         self.in_job = self._sum(self.in_job, self._since_job_began(x), self.limits.in_job)

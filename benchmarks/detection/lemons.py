@@ -24,9 +24,9 @@ from graynode.detectors.lemon_rates import outlook
 
 _NOTES: Final = (
     "Nodes that are down at the moment of ranking are ranked like the others: they return, and fault again.",
-    "second_half.* are the same figures on grid moments, or returns, in the second half of the trace only.",
-    "MAD, DBSCAN, isolation forest, PCA, Mahalanobis, k-means, the Minder-like distance and load regression are left "
-    "out: a node's history is a handful of dates, most nodes' is empty, and the MAD of its counts is 0.",
+    "second_half.* are the same figures on grid moments, or returns, in the second half of the trace.",
+    "MAD, DBSCAN, isolation forest, PCA, Mahalanobis, k-means, the Minder-like distance and load regression make no "
+    "sense here: a node's history is a handful of dates, most nodes' is empty, and the MAD of the counts is 0.",
     "chance holds the looked-at share by definition; hindsight ranks by the faults of the whole trace and is no method.",
 )
 _FAILURES: Final = 10

@@ -42,14 +42,14 @@ def poisson_flags(past: Faults, at_d: float, horizon_d: float) -> FloatArray:
     passed = p[order] <= 0.05 * np.arange(1, len(p) + 1) / len(p)
     most = np.flatnonzero(passed)
     limit = p[order][most[-1]] if len(most) else -1.0
-    return (p <= limit).astype(np.float64)
+    return np.asarray(p <= limit, dtype=np.float64)
 
 
 def three_sigma(past: Faults, at_d: float, horizon_d: float) -> FloatArray:
     """Nodes whose count of 28 days is three standard deviations above the fleet's mean; flagged before not flagged."""
     del horizon_d
     counts = past.counts(at_d - 28.0, at_d)
-    return (counts > counts.mean() + 3.0 * counts.std()).astype(np.float64)
+    return np.asarray(counts > counts.mean() + 3.0 * counts.std(), dtype=np.float64)
 
 
 def three_faults(past: Faults, at_d: float, horizon_d: float) -> FloatArray:

@@ -16,12 +16,11 @@ from graynode.detectors.refault import hazard
 def probation(faults: Faults, days: float, length_d: float, rng: np.random.Generator, draws: int) -> Figures:
     """Share of all faults that begin within ``length_d`` of a return, and of all node-days that lie there."""
     back = returns(faults)
-    held = np.bincount(back.node[back.next_d < length_d], minlength=faults.nodes).astype(np.float64)
+    held: FloatArray = np.bincount(back.node[back.next_d < length_d], minlength=faults.nodes).astype(np.float64)
     spent = np.minimum(np.minimum(length_d, back.next_d), days - back.at_d)
-    node_days = np.bincount(back.node, weights=spent, minlength=faults.nodes)
-    every = np.bincount(faults.node, minlength=faults.nodes).astype(np.float64)
+    node_days: FloatArray = np.bincount(back.node, weights=spent, minlength=faults.nodes).astype(np.float64)
     return {
-        "share_of_faults": _of_nodes(held, every, rng, draws),
+        "share_of_faults": _of_nodes(held, faults.counts(0.0, np.inf).astype(np.float64), rng, draws),
         "share_of_node_days": _of_nodes(node_days, np.full(faults.nodes, days), rng, draws),
     }
 
@@ -79,7 +78,7 @@ class Foretold:
         if not self.cases:
             return Figure(None, note="no return with a known outcome after the first grid day")
         node = np.array([case.node for case in self.cases])
-        total = np.bincount(node, weights=values, minlength=self.nodes)
+        total: FloatArray = np.bincount(node, weights=values, minlength=self.nodes).astype(np.float64)
         figure = _of_nodes(total, np.bincount(node, minlength=self.nodes).astype(np.float64), rng, draws)
         return Figure(figure.value, figure.ci_low, figure.ci_high, len(np.unique(node)), f"{len(node)} returns")
 
@@ -98,7 +97,7 @@ def foretell(
         at_d = came_d + apart_d
         if came_d < first_d or came_d + horizon_d > days:
             continue
-        past = faults.known(at_d).merged(apart_d)
+        past = faults.known(float(np.nextafter(at_d, np.inf))).merged(apart_d)  # the return itself is known
         cases.append(Case(node, came_d, next_d < horizon_d))
         for name, method in methods.items():
             p[name].append(method(past, at_d, node, apart_d))

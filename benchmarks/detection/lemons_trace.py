@@ -54,7 +54,8 @@ def read(folder: Path) -> Trace:
         raise DataError(f"{file}: a JSON array of fault_start and fault_end events is wanted, and it must not be empty")
     events = [_event(file, number, entry) for number, entry in enumerate(told)]
     notes: list[str] = []
-    rows = _paired(sorted(set(events), key=lambda e: (e[0], e[2], e[1], e[3])), notes)
+    # at one moment the file's own order holds: a fault may end in the very moment in which it was noted
+    rows = _paired(sorted(dict.fromkeys(events), key=lambda event: event[0]), notes)
     if len(set(events)) < len(events):
         notes.append(f"{len(events) - len(set(events))} exact repeats of an event were dropped")
     if not rows:

@@ -18,7 +18,7 @@ from graynode.benchmarks.detection.frozen import frozen
 from graynode.benchmarks.detection.intervals import IntArray
 from graynode.benchmarks.detection.result import DataError, Figure, Figures, Result, digests
 from graynode.benchmarks.detection.slow_corroborated import Rule, corroborated
-from graynode.benchmarks.detection.slow_data import Read, Workload, read
+from graynode.benchmarks.detection.slow_data import Read, read
 from graynode.benchmarks.detection.slow_inject import SLOWDOWNS
 from graynode.benchmarks.detection.slow_methods import Case, ablations, all_baselines, ours
 from graynode.benchmarks.detection.slow_protocol import (
@@ -28,9 +28,9 @@ from graynode.benchmarks.detection.slow_protocol import (
     Scored,
     figures,
     folds,
+    limit_figures,
     published_figures,
     score,
-    too_few,
 )
 from graynode.benchmarks.detection.slow_words import failures, notes
 
@@ -60,13 +60,19 @@ def run(data: Path | None, seed: int, *, full: bool = False) -> Result:
     values, digest = frozen("slow")
     if full:
         values = values | {"draws": 10 * values["draws"], "draws_of_others": 10 * values["draws_of_others"]}
+    result = evaluate(data, seed, values)
+    result.thresholds_sha256 = digest
+    return result
+
+
+def evaluate(data: Path, seed: int, values: dict[str, Any]) -> Result:
+    """The same with other ``values`` than the frozen ones."""
     found = read(data)
     result = Result(
         track="slow",
         seed=seed,
         n=sum(len(w.ids) for w in found.workloads),
         figures={},
-        thresholds_sha256=digest,
         data_sha256=digests(found.files),
         notes=notes(found, values),
     )
@@ -81,9 +87,9 @@ def _cells(found: Read, values: dict[str, Any], seed: int) -> Iterator[Cell]:
         fold = folds(len(workload.ids), min(values["folds"], max(len(workload.ids), 2)), seed)
         for signal in _SIGNALS:
             case = Case(workload, signal)
-            everyone = _judged(case, fold, values)
-            if not everyone.any():
+            if np.isnan(case.worse).all():
                 continue
+            everyone = _judged(case, fold, values)
             out = corroborated(workload, signal, Rule(**values["corroborated"]))
             name = f"{workload.name}.{signal}"
             yield Cell(f"{name}.all", case, everyone, fold, seed)
@@ -105,33 +111,26 @@ def _judged(case: Case, fold: IntArray, values: dict[str, Any]) -> BoolArray:
 
 
 def _evaluate(cell: Cell, values: dict[str, Any], result: Result) -> None:
-    if not cell.judged.any():
-        return
-    mine = ours(cell.case, values["shipped_score"])
-    scored = cell.scored(mine, SLOWDOWNS)
-    result.figures |= _figures(cell, scored, SLOWDOWNS, values, values["draws"], "shipped")
+    scored = cell.scored(ours(cell.case, values["shipped_score"]), SLOWDOWNS)
+    result.figures |= _figures(cell, scored, SLOWDOWNS, values, values["draws"])
     result.failures += failures(cell.name, cell.case, scored, values["rates"])
-    for kind, methods in (
-        (result.baselines, all_baselines(cell.case, cell.seed)),
-        (result.ablations, ablations(cell.case)),
-    ):
-        for method in methods:
-            of_method = cell.scored(method, _OTHERS_SLOWDOWNS)
-            kind.setdefault(method.name, {}).update(
-                _figures(cell, of_method, _OTHERS_SLOWDOWNS, values, values["draws_of_others"], "published")
-            )
+    others = [(result.baselines, m) for m in all_baselines(cell.case, cell.seed)]
+    others += [(result.ablations, m) for m in ablations(cell.case)]
+    for kind, method in others:
+        of_method = cell.scored(method, _OTHERS_SLOWDOWNS)
+        named = _figures(cell, of_method, _OTHERS_SLOWDOWNS, values, values["draws_of_others"])
+        kind.setdefault(method.name, {}).update(named)
 
 
-def _figures(
-    cell: Cell, scored: Scored, slowdowns: Sequence[float], values: dict[str, Any], draws: int, own_limit: str
-) -> Figures:
+def _figures(cell: Cell, scored: Scored, slowdowns: Sequence[float], values: dict[str, Any], draws: int) -> Figures:
     named: Figures = {}
     for rate in values["rates"]:
-        at = figures(scored, rate, slowdowns, draws, cell.seed)
-        named |= {f"{cell.name}.{_what(s)}_at_fpr_{_pct(rate)}": figure for s, figure in at.items()}
+        shares = figures(scored, rate, slowdowns, draws, cell.seed)
+        at = {_what(s): figure for s, figure in shares.items()} | limit_figures(scored, rate)
+        named |= {f"{cell.name}.{what}_at_fpr_{_pct(rate)}": figure for what, figure in at.items()}
     if np.isfinite(scored.published):
-        at = published_figures(scored, slowdowns, draws, cell.seed)
-        named |= {f"{cell.name}.{_what(s)}_at_{own_limit}_limit": figure for s, figure in at.items()}
+        shares = published_figures(scored, slowdowns, draws, cell.seed)
+        named |= {f"{cell.name}.{_what(s)}_at_own_limit": figure for s, figure in shares.items()}
     return named
 
 
@@ -144,18 +143,14 @@ def _pct(part: float) -> str:
 
 
 def _against_targets(result: Result, targets: dict[str, float]) -> None:
+    """Say beside a figure that has one what was to be reached, and among the failures where it was not."""
     for name, least in targets.items():
         figure = result.figures.get(name)
         if figure is None:
             continue
         reached = figure.value is not None and figure.value >= least
-        word = "reached" if reached else "not reached"
-        result.figures[name] = Figure(
-            figure.value,
-            figure.ci_low,
-            figure.ci_high,
-            figure.n,
-            "; ".join(filter(None, (figure.note, f"to reach {least}: {word}"))),
-        )
+        said = f"to reach {least:g}: {'reached' if reached else 'not reached'}"
+        note = "; ".join(filter(None, (figure.note, said)))
+        result.figures[name] = Figure(figure.value, figure.ci_low, figure.ci_high, figure.n, note)
         if not reached:
-            result.failures.insert(0, f"{name} is {figure.value}, to reach was {least}")
+            result.failures.insert(0, f"{name}: {said} ({figure.note or f'{figure.value:.4g}'})")

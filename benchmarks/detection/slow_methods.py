@@ -194,8 +194,8 @@ def _grafana_mad(case: Case) -> Callable[[BoolArray], Score]:
 
 
 def _grafana_dbscan(case: Case) -> Callable[[BoolArray], Score]:
-    """At each step (the k-th run of every GPU), as ``baselines_panel.dbscan``: the others' cluster is as it is, the span
-    is that of the panel and this value. As there the panel is looked at whole; nothing is learned from training GPUs.
+    """At each step (the k-th run of every GPU), as ``baselines_panel.dbscan``: the others' cluster is as it is, the
+    span that of the panel and this value. As there, the panel is looked at whole: nothing is learned from others.
     """
     panel, row, _ = _panel(case)
     low, high = float(np.nanmin(panel)), float(np.nanmax(panel))

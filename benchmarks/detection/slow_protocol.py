@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graynode.benchmarks.detection.baselines import FloatArray, threshold_at
-from graynode.benchmarks.detection.intervals import IntArray
+from graynode.benchmarks.detection.intervals import IntArray, clopper_pearson
 from graynode.benchmarks.detection.result import Figure
 from graynode.benchmarks.detection.slow_inject import slowed
 
@@ -106,45 +106,71 @@ def alarms(scored: Scored, at: Sequence[float], slowdown: float = 0.0) -> tuple[
     return np.concatenate(runs), np.concatenate(gpus)
 
 
-def share(scored: Scored, at: Sequence[float], slowdown: float) -> float:
-    """The share of runs that alarm; NaN where there is no run."""
-    return len(alarms(scored, at, slowdown)[0]) / scored.runs if scored.runs else float("nan")
-
-
 def figures(scored: Scored, rate: float, slowdowns: Sequence[float], draws: int, seed: int) -> dict[float, Figure]:
-    """By slowdown (0: the realised false-positive rate) the share that alarms at the nominal ``rate``.
+    """By slowdown (0: the realised false-positive rate) the share of runs that alarm at the nominal ``rate``.
 
-    Intervals are by whole GPUs, the limits of every draw being set anew on that draw's training GPUs: a limit that hangs
-    on two GPUs has the interval of one that hangs on two GPUs.
+    Intervals are by whole GPUs, the limits of every draw being set anew on that draw's training GPUs: a limit that
+    hangs on two GPUs has the interval of one that hangs on two GPUs.
     """
     why = too_few(scored, rate)
-    taking_part = len(np.unique(np.concatenate([f.test_gpu for f in scored.folds]))) if scored.folds else 0
     if why:
-        return {s: Figure(None, n=taking_part, note=why) for s in (0.0, *slowdowns)}
+        return {s: Figure(None, n=_taking_part(scored), note=why) for s in (0.0, *slowdowns)}
     at = limits(scored, rate)
-    bounds = _bounds(scored, (0.0, *slowdowns), lambda w: _drawn_limits(scored, rate, w), draws, seed)
-    found = {}
-    for s in (0.0, *slowdowns):
-        runs, gpus = alarms(scored, at, s)
-        behind = f"{len(runs)} of {scored.runs} runs, on {len(np.unique(gpus))} GPUs" if s == 0 else ""
-        found[s] = Figure(len(runs) / scored.runs, *bounds[s], taking_part, behind)
-    return found
+    return _shares(scored, at, lambda weights: _drawn_limits(scored, rate, weights), slowdowns, draws, seed)
 
 
 def published_figures(scored: Scored, slowdowns: Sequence[float], draws: int, seed: int) -> dict[float, Figure]:
     """The same above the method's own limit, whatever its false-positive rate then is."""
+    if not scored.train_runs:
+        why = "no other GPU with an earlier run to learn from"
+        return {s: Figure(None, n=_taking_part(scored), note=why) for s in (0.0, *slowdowns)}
     at = [scored.published] * len(scored.folds)
-    bounds = _bounds(scored, (0.0, *slowdowns), lambda w: np.full((len(scored.folds), len(w)), at[0]), draws, seed)
-    taking_part = len(np.unique(np.concatenate([f.test_gpu for f in scored.folds])))
-    return {s: Figure(len(alarms(scored, at, s)[0]) / scored.runs, *bounds[s], taking_part) for s in (0.0, *slowdowns)}
+    return _shares(scored, at, lambda w: np.full((len(at), len(w)), scored.published), slowdowns, draws, seed)
+
+
+def limit_figures(scored: Scored, rate: float) -> dict[str, Figure]:
+    """The limit itself, in the method's own unit (median of the folds), and how many GPUs the false alarms are of."""
+    why, taking_part = too_few(scored, rate), _taking_part(scored)
+    if why:
+        return dict.fromkeys(("limit", "false_alarm_gpus"), Figure(None, n=taking_part, note=why))
+    at = limits(scored, rate)
+    behind = len(np.unique(alarms(scored, at)[1]))
+    spread = f"folds {min(at):.3g} to {max(at):.3g}"
+    return {
+        "limit": Figure(float(np.median(at)), n=taking_part, note=spread),
+        "false_alarm_gpus": Figure(float(behind), n=taking_part),
+    }
+
+
+def _taking_part(scored: Scored) -> int:
+    return len(np.unique(np.concatenate([f.test_gpu for f in scored.folds]))) if scored.folds else 0
+
+
+def _shares(
+    scored: Scored,
+    at: Sequence[float],
+    drawn: Callable[[IntArray], FloatArray],
+    slowdowns: Sequence[float],
+    draws: int,
+    seed: int,
+) -> dict[float, Figure]:
+    gpus = _taking_part(scored)
+    bounds = _bounds(scored, (0.0, *slowdowns), drawn, draws, seed)
+    found = {}
+    for s in (0.0, *slowdowns):
+        runs, of = alarms(scored, at, s)
+        # No draw of GPUs that all say the same says anything else: the bound is then that of so many GPUs
+        all_or_none = len(runs) in (0, scored.runs)
+        low, high = clopper_pearson(gpus if len(runs) else 0, gpus) if all_or_none else bounds[s]
+        note = f"{len(runs)} of {scored.runs} runs, of {len(np.unique(of))} GPUs" if s == 0 else ""
+        found[s] = Figure(len(runs) / scored.runs, low, high, gpus, note)
+    return found
 
 
 def _bounds(
     scored: Scored, slowdowns: Sequence[float], limit: Callable[[IntArray], FloatArray], draws: int, seed: int
-) -> dict[float, tuple[float | None, float | None]]:
+) -> dict[float, tuple[float, float]]:
     """95 % percentile bootstrap over GPUs. ``limit`` gives folds × draws from draws × GPUs of weights."""
-    if not draws:
-        return dict.fromkeys(slowdowns, (None, None))
     rng = np.random.default_rng(seed)
     even = np.full(scored.gpus, 1.0 / scored.gpus)
     step = max(1, _CHUNK // max(scored.runs, 1))
@@ -156,7 +182,11 @@ def _bounds(
         for s in slowdowns:
             hits = sum(_hits(f.test[s], f.test_gpu, a, weights) for f, a in zip(scored.folds, at, strict=True))
             values[s].append(np.asarray(hits / np.maximum(total, 1), dtype=np.float64))
-    return {s: tuple(np.quantile(np.concatenate(v), [0.025, 0.975]).tolist()) for s, v in values.items()}
+    found = {}
+    for s, v in values.items():
+        low, high = np.quantile(np.concatenate(v), [0.025, 0.975])
+        found[s] = (float(low), float(high))
+    return found
 
 
 def _hits(scores: FloatArray, gpu: IntArray, at: FloatArray, weights: IntArray) -> FloatArray:

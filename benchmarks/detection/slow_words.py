@@ -59,11 +59,12 @@ def notes(found: Read, values: dict[str, Any]) -> list[str]:
         *said,
         "There are no fault labels: a false alarm is an alarm on a run as it was; some of these may be true.",
         "Slowdowns are single slowed runs of otherwise unchanged data; a fault that lasts also moves its own past.",
-        "A slowdown of time leaves the clock as it was, and the other way round: detectors of several signals at once (PCA, "
-        "Mahalanobis) see the two part, which a throttled GPU would not show them.",
-        "Not run: Minder's 4-minute continuity (a run is one value, no series). Load regression has only the power drawn as "
-        "load, which a fault moves too. Grafana's DBSCAN and MAD look at whole panels: k-th runs of all GPUs.",
-        f"shipped_limit is a score of {values['shipped_score']:g}, taken from Longhorn's sgemm: in sample there.",
+        "A slowdown of time leaves the clock as it was, and the other way round: detectors of several signals at once "
+        "(PCA, Mahalanobis) see the two part, which a throttled GPU would not show them.",
+        "Not run: Minder's 4-minute continuity (a run is one value, no series). Load regression has only the power "
+        "drawn as load, which a fault moves too. Grafana's DBSCAN and MAD look at whole panels: k-th runs of all GPUs.",
+        f"own_limit: a baseline's is that of its source; graynode's is a score of {values['shipped_score']:g}, taken "
+        "from Longhorn's sgemm, so in sample there.",
     ]
 
 
@@ -75,18 +76,22 @@ def _counts(w: Workload) -> str:
 
 
 def _known(w: Workload, rule: Rule) -> list[str]:
-    said = []
-    for signal in ("time", "clock"):
-        out = np.flatnonzero(corroborated(w, signal, rule))
-        who = ", ".join(w.ids[i] for i in out[: 2 * _NAMED]) + (" …" if len(out) > 2 * _NAMED else "")
-        said.append(
-            f"{w.name}.{signal}.cleaned: without {len(out)} GPUs whose other signals show a fault: {who or 'none'}"
-        )
-    level = levels(w, "time").filter(pl.col("excess") >= np.log1p(_SLOW)).sort("excess", descending=True)
-    slow = [f"{w.ids[g]} {np.exp(x):.3f}x ({r} runs)" for g, x, r in level.select("gpu", "excess", "runs").iter_rows()]
-    if slow:
-        more = f" and {len(slow) - _NAMED} more" if len(slow) > _NAMED else ""
-        said.append(
-            f"{w.name}: always slow, by the median of their runs against the other GPUs': {', '.join(slow[:_NAMED])}{more}"
-        )
-    return said
+    return [*(_cleaned(w, signal, rule) for signal in ("time", "clock")), *_always_slow(w)]
+
+
+def _cleaned(w: Workload, signal: str, rule: Rule) -> str:
+    out = [w.ids[i] for i in np.flatnonzero(corroborated(w, signal, rule))]
+    who = ", ".join(out[: 2 * _NAMED]) + (" …" if len(out) > 2 * _NAMED else "")
+    return f"{w.name}.{signal}.cleaned: without {len(out)} GPUs whose other signals show a fault: {who or 'none'}"
+
+
+def _always_slow(w: Workload) -> list[str]:
+    level = (
+        levels(w, "time").filter(pl.col("excess") >= np.log1p(_SLOW)).sort("excess", "gpu", descending=[True, False])
+    )
+    rows = level.select("gpu", "excess", "runs").iter_rows()
+    slow = [f"{w.ids[gpu]} {np.exp(excess):.3f}x ({runs} runs)" for gpu, excess, runs in rows]
+    if not slow:
+        return []
+    more = f" and {len(slow) - _NAMED} more" if len(slow) > _NAMED else ""
+    return [f"{w.name}: slower than the other GPUs, by the median of their runs: {', '.join(slow[:_NAMED])}{more}"]

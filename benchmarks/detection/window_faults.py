@@ -41,6 +41,10 @@ class Measured:
             return np.array([found[node_id, entity]] if (node_id, entity) in found else [], dtype=np.int64)
         return np.flatnonzero((frame["node_id"] == node_id).to_numpy())
 
+    def every(self, table: str) -> Rows:
+        """All rows of a table."""
+        return np.arange(self._frames[table].height, dtype=np.int64)
+
     def numbers(self, table: str, column: str) -> Floats | None:
         """A column to be written to; null is NaN."""
         if column not in self._frames[table].columns:

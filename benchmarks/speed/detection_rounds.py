@@ -59,11 +59,11 @@ def one(gpus: int) -> None:
     nodes = -(-gpus // 8)
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
-        before = (MIDNIGHT - timedelta(seconds=30 * (ROUNDS + 1))).replace(microsecond=0)
+        before = MIDNIGHT - timedelta(seconds=30 * (ROUNDS + 2))
         rounds = _Stored(nodes, Path(folder))
         states: dict[str, State] = {name: _past(name, rounds.example) for name in NAMES}
         meter = _Meter(states)
-        for w in range(ROUNDS + 1):
+        for w in range(ROUNDS + 2):
             start = before + timedelta(seconds=30 * w)
             meter.round(rounds, start, "first" if w == 0 else "forest" if _of_the_forest(start) else "common")
         meter.round(rounds, MIDNIGHT, "midnight")

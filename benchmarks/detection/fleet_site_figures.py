@@ -1,0 +1,65 @@
+"""The whole of detection on a simulated site: figures of its faults and of what may name no node."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from graynode.benchmarks.detection import fleet_figures, fleet_scenarios, fleet_whole
+from graynode.benchmarks.detection.fleet_site import Site
+from graynode.benchmarks.detection.fleet_sweep import generator
+from graynode.benchmarks.detection.fleet_whole import Whole
+from graynode.benchmarks.detection.result import Figure, Figures
+from graynode.benchmarks.detection.window_faults import KINDS
+
+NODES: Final = 125
+EACH: Final = 4
+_TEST_ONLY: Final = {k.name for k in KINDS if k.test_only}
+
+
+def whole(seed: int, batches: int, rounds: int, nodes: int = NODES) -> tuple[Figures, list[str]]:
+    """Batches of faults, then each scenario, all from the same primed site with shipped thresholds."""
+    site = Site(nodes, seed)
+    figures, failures = _faults(site, seed, batches, rounds)
+    for i, make in enumerate(fleet_scenarios.SCENARIOS):
+        scenario = make(site, generator(seed, 22, i))
+        told = site.run(fleet_scenarios.ROUNDS, scenario.put, works=scenario.works)
+        findings, incidents = fleet_whole.named_nodes(site, told)
+        named = {i.node_id for i in incidents}
+        figures[f"whole.scenario.{scenario.name}.nodes_named"] = Figure(
+            float(len(named)), n=nodes, note=f"of incidents ({len(told.incidents)} opened); findings named "
+            f"{len({f.node_id for f in findings})} nodes; to reach: 0",
+        )  # fmt: skip
+        failures += [f"{scenario.name} named {i.node_id}: {i.message}" for i in incidents[:5]]
+    return figures, failures
+
+
+def _faults(site: Site, seed: int, batches: int, rounds: int) -> tuple[Figures, list[str]]:
+    runs: list[Whole] = []
+    moved = (0.0, 0.0)
+    for i in range(batches):
+        placed = fleet_whole.place(site, EACH, rounds, generator(seed, 20, i))
+        moved = max(moved, fleet_whole.moved(site, placed))
+        runs.append(fleet_whole.run(site, placed, rounds, generator(seed, 21, i)))
+    figures = Figures()
+    for kind in KINDS:
+        delay = np.array([d for r in runs for d in r.delay_min.get(kind.name, ())])
+        if not len(delay):
+            continue
+        name = f"whole.{kind.name}"
+        note = "class seen only in test" if kind.name in _TEST_ONLY else ""
+        figures |= fleet_figures.of_delays(name, delay, generator(seed, 23), note)
+        found, named = int(np.isfinite(delay).sum()), sum(r.named.get(kind.name, 0) for r in runs)
+        figures[f"{name}.entity_named"] = fleet_figures.share(named, found, "of those found: the GPU or link itself")
+    healthy = sum(r.healthy_node_days for r in runs)
+    figures["whole.false_per_node_day"] = fleet_figures.rate(
+        sum(len(r.false) for r in runs), healthy, "all detectors, shipped thresholds"
+    )
+    figures["whole.false_incidents"] = Figure(float(sum(len(r.wrong_incidents) for r in runs)), n=round(healthy))
+    figures["whole.one_fault_moves_sigma"] = Figure(
+        moved[0], note=f"of the fleet's mean clock; to stay below 0.1 (all at once: {moved[1]:.2f})"
+    )
+    failures = [f"missed: {words}" for r in runs for words in r.missed]
+    failures += [f"false: {f.detector}.{f.signal} on {f.node_id}: {f.message}" for r in runs for f in r.false]
+    return figures, failures

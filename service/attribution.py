@@ -1,0 +1,221 @@
+"""Judges every job of several machines that failed or hangs, within minutes, beside the detection rounds.
+
+A placement is judged a minute after its end, when what its machines had to say has landed, and again six minutes after
+it, when the whole window has: that is a second revision only where the answer is another. Rows of table ``attribution``
+and findings go to the bus; the pipeline writes them. Ids come from the job, so a restart tells nothing twice.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import prometheus_client
+import structlog
+
+from graynode.collectors.base import utc_now
+from graynode.detectors.attribution import Judgement, judge
+from graynode.detectors.attribution_job import AFTER, Placement
+from graynode.detectors.attribution_rows import changed, findings, identity, row
+from graynode.detectors.policy import Policy, shipped
+from graynode.pipeline.bus import BusUnavailable, Producer
+from graynode.pipeline.codec import Message, Origin, encode
+from graynode.pipeline.lake import Lake, LakeError
+from graynode.pipeline.queries import QueryError
+from graynode.pipeline.schema import FINDINGS
+from graynode.service.attribution_read import Reader
+from graynode.service.config import Config
+from graynode.service.wiring import make_lake
+
+SETTLE: Final = timedelta(seconds=60)
+"""From the end to the first judgement: outputs are read every 10 s, sent within seconds and landed every 10 s."""
+SETTLE_UNTOLD: Final = timedelta(seconds=150)
+"""The same where only an agent saw the job go: a scheduler is asked once a minute how it ended."""
+FINAL: Final = AFTER + SETTLE
+EVERY_S: Final = 10.0
+HANGS_EVERY: Final = timedelta(seconds=60)
+LOOK_BACK: Final = timedelta(hours=6)
+"""How far back ends are made up for after a pause; older ones are judged when somebody asks."""
+_KEPT: Final = 20_000
+_NODE_ID: Final = "attribution"
+
+JUDGED = prometheus_client.Counter("graynode_attribution_total", "Placements judged", ["verdict"])
+TOOK = prometheus_client.Histogram(
+    "graynode_attribution_delay_seconds", "From the end of a placement to its first judgement",
+    buckets=(30, 60, 90, 120, 180, 240, 300, 600, 3600, 21600),
+)  # fmt: skip
+
+Tell = Callable[[Sequence[Mapping[str, Any]]], None]
+"""Takes findings and tells the incidents that follow."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What was last said of one placement in one phase."""
+
+    row: Mapping[str, Any]
+    final: bool
+
+
+@dataclass(slots=True)
+class Attribution:
+    """Judges the ended and hanging jobs of one cluster. ``tell`` gets the findings, ``producer`` the rows."""
+
+    lake: Lake
+    cluster: str
+    producer: Producer
+    tell: Tell
+    policy: Policy = field(default_factory=shipped)
+    clock: Callable[[], datetime] = utc_now
+    _reader: Reader = field(init=False)
+    _known: dict[str, _Known] | None = None
+    _waiting: list[Message] = field(default_factory=list)
+    _findings: list[dict[str, Any]] = field(default_factory=list)
+    _over: dict[str, datetime] = field(default_factory=dict)
+    _next_hangs: datetime | None = None
+    _sequence: int = 0
+    _epoch: int = field(default_factory=time.time_ns)
+    _log: Any = field(default_factory=structlog.get_logger)
+
+    def __post_init__(self) -> None:
+        self._reader = Reader(self.lake)
+
+    def run(self, stop: threading.Event, every_s: float = EVERY_S) -> None:
+        """``step`` until ``stop``; a lake or bus that is away is waited for, and said when that changes."""
+        away = ""
+        while not stop.is_set():
+            try:
+                self.step()
+                away = ""
+            except (LakeError, QueryError, BusUnavailable, OSError) as error:
+                if str(error) != away:
+                    self._log.warning("attribution waits", reason=str(error)[:400])
+                away = str(error)
+            stop.wait(every_s)
+        self._reader.close()
+
+    def step(self) -> int:
+        """Judge what is due; gives how many rows were told. ``LakeError``, ``BusUnavailable``: call again later."""
+        self._flush()
+        now = self.clock()
+        if self._known is None:
+            self._known = self._remembered(now)
+        told = self._ended(now)
+        if self._next_hangs is None or now >= self._next_hangs:
+            self._next_hangs = now + HANGS_EVERY
+            told += self._hanging(now)
+        return told
+
+    def _remembered(self, now: datetime) -> dict[str, _Known]:
+        """What an earlier run has said: the latest revision of each, as landed."""
+        rows = self.lake.read("attribution", now - LOOK_BACK - FINAL, None)
+        found: dict[str, _Known] = {}
+        for said in rows.sort("revision", "ts").iter_rows(named=True):
+            if said["cluster"] == self.cluster:
+                since_end = said["ts"] - said["end_ts"] if said["end_ts"] is not None else timedelta(0)
+                found[said["attribution_id"]] = _Known(said, since_end >= FINAL)
+        return found
+
+    def _ended(self, now: datetime) -> int:
+        told = 0
+        for job_id, end in self._reader.ended(self.cluster, now - LOOK_BACK, now + timedelta(hours=1)).items():
+            if self._over.get(job_id) == end:
+                continue
+            attempts = self._reader.attempts(self.cluster, job_id)
+            told += sum(self._one(placed, now) for placed in attempts if _is_due(placed, now))
+            if now - end >= FINAL:
+                self._over[job_id] = end
+        _forget(self._over)
+        return told
+
+    def _hanging(self, now: datetime) -> int:
+        told = 0
+        for job_id in self._reader.stands_still(self.cluster, now):
+            running = [p for p in self._reader.attempts(self.cluster, job_id) if p.end is None]
+            told += sum(self._one(placed, now) for placed in running[-1:])
+        return told
+
+    def _one(self, placed: Placement, now: datetime) -> int:
+        """Judge one placement, unless what was said of it stands; 1 where something new was told."""
+        known = self._known_of(placed)
+        final = placed.end is not None and now - placed.end >= FINAL
+        if known is not None and (known.final or (placed.end is not None and not final)):
+            return 0
+        answer = self._judged(placed, now)
+        if answer is None:
+            self._remember(placed, known.row if known else {"revision": -1}, final=True)
+            return 0
+        said = row(answer, now, 0 if known is None else int(known.row["revision"]) + 1)
+        news = known is None or changed(known.row, said)
+        self._remember(placed, said if news or known is None else known.row, final=final)
+        if news:
+            if known is None and placed.end is not None:
+                TOOK.observe(max(0.0, (now - placed.end).total_seconds()))
+            self._say(said, findings(answer))
+        return int(news)
+
+    def _judged(self, placed: Placement, now: datetime) -> Judgement | None:
+        """A placement that cannot be judged costs itself only, and is said."""
+        try:
+            return judge(self._reader.case(placed, now), self.policy)
+        except (LakeError, QueryError, OSError):
+            raise
+        except Exception as error:
+            self._log.error("a job cannot be judged", job_id=placed.job_id, reason=repr(error)[:300])
+            return None
+
+    def _known_of(self, placed: Placement) -> _Known | None:
+        return (self._known or {}).get(identity(placed))
+
+    def _remember(self, placed: Placement, said: Mapping[str, Any], *, final: bool) -> None:
+        if self._known is not None:
+            self._known[identity(placed)] = _Known(said, final)
+            _forget(self._known)
+
+    def _say(self, said: Mapping[str, Any], found: Sequence[dict[str, Any]]) -> None:
+        """Queue the row and its findings, then send: what cannot be sent goes first at the next step."""
+        JUDGED.labels(said["verdict"]).inc()
+        self._log.info(
+            "job judged", job_id=said["job_id"], verdict=said["verdict"], kind=said["kind"],
+            confidence=said["confidence"], node=said["node"], revision=said["revision"],
+        )  # fmt: skip
+        self._sequence += 1
+        origin = Origin(self.cluster, _NODE_ID, self._epoch)
+        self._waiting.append(encode("attribution", [said], origin, self._sequence, self.clock()))
+        self._findings += found
+        self._flush()
+
+    def _flush(self) -> None:
+        if self._waiting:
+            self.producer.send(FINDINGS, self._waiting)
+            self._waiting.clear()
+        if self._findings:
+            found, self._findings = self._findings, []
+            self.tell(found)
+
+
+def watch(
+    config: Config, policy: Policy, producer: Producer, tell: Tell, clock: Callable[[], datetime], stop: threading.Event
+) -> None:
+    """Judge this cluster's jobs until ``stop``. What fails for good is said, and ends no detection."""
+    try:
+        Attribution(make_lake(config), config.cluster, producer, tell, policy, clock).run(stop)
+    except Exception:
+        structlog.get_logger().exception("jobs are no longer judged")
+
+
+def _is_due(placed: Placement, now: datetime) -> bool:
+    """Of several machines, ended other than well, long enough ago to have landed and not too long."""
+    if placed.end is None or placed.size < 2 or placed.state == "completed":
+        return False
+    settled = SETTLE if placed.state is not None else SETTLE_UNTOLD
+    return settled <= now - placed.end <= LOOK_BACK
+
+
+def _forget(kept: dict[str, Any]) -> None:
+    while len(kept) > _KEPT:
+        del kept[next(iter(kept))]

@@ -1,0 +1,315 @@
+"""The track ``slow`` on made runs in Longhorn's format, where the answer is known by construction."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from graynode.benchmarks.detection import slow
+from graynode.benchmarks.detection.baselines import threshold_at
+from graynode.benchmarks.detection.result import DataError
+from graynode.benchmarks.detection.slow_corroborated import Rule, corroborated
+from graynode.benchmarks.detection.slow_data import Workload, parse, read
+from graynode.benchmarks.detection.slow_inject import slowed
+from graynode.benchmarks.detection.slow_methods import Case, ablations, all_baselines, ours
+from graynode.benchmarks.detection.slow_protocol import Scored, alarms, figures, folds, limits, score, too_few
+
+START_S = 1_700_000_000
+
+
+def made(
+    gpus: int = 80, runs: int = 24, seed: int = 5, *, own: float = 0.001, between: float = 0.02, per_node: int = 4
+) -> pl.DataFrame:
+    """Runs of GPUs that differ by ``between`` for ever and by ``own`` from run to run; nodes share 0.2 % a run."""
+    rng = np.random.default_rng(seed)
+    gpu, run = np.repeat(np.arange(gpus), runs), np.tile(np.arange(runs), gpus)
+    node = gpu // per_node
+    shared = rng.normal(0, 0.002, (node.max() + 1, runs))
+    log_time = rng.normal(0, between, gpus)[gpu] + shared[node, run] + rng.normal(0, own, len(gpu))
+    return pl.DataFrame(
+        {
+            "exp": "sgemm",
+            "input_size": 25536,
+            "uuid": [f"GPU-{g:04d}" for g in gpu],
+            "cabinet": "c001",
+            "node": node,
+            "ts": START_S + 600 * run,
+            "kern": "gemm",
+            "perf": 2400 * np.exp(log_time),
+            "freq": np.round(1400 * np.exp(-log_time) / 7.5) * 7.5,
+            "temp": 65.0,
+            "pwr": 297 + rng.normal(0, 0.2, len(gpu)),
+        }
+    )
+
+
+def workload(table: pl.DataFrame) -> Workload:
+    return parse(table.with_columns(pl.all().cast(pl.String)), "sgemm", "made.csv")
+
+
+def scored(w: Workload, slowdowns: tuple[float, ...] = (0.02, 0.05), seed: int = 1, earlier: int = 3) -> Scored:
+    case = Case(w, "time")
+    fold = folds(len(w.ids), 5, seed)
+    return score(ours(case, 6.0), case.worse, w.gpu, fold, case.judge().earlier >= earlier, slowdowns)
+
+
+def written(folder: Path, table: pl.DataFrame, name: str = "made.csv") -> Path:
+    table.write_csv(folder / name)
+    return folder
+
+
+# What is found
+
+
+def test_a_slowdown_twenty_times_the_run_to_run_spread_is_always_found_at_the_rate_that_was_asked_for() -> None:
+    """2 % against 0.1 %: all found at a nominal 0.5 %, and the realised rate's interval holds 0.5 %."""
+    at = figures(scored(workload(made())), 0.005, (0.02, 0.05), 100, 1)
+    assert at[0.02].value == at[0.05].value == 1.0
+    assert at[0.02].ci_low is not None
+    assert at[0.02].ci_low < 0.99, "80 GPUs that all say yes do not certify certainty"
+    realised = at[0.0]
+    assert realised.value is not None
+    assert realised.ci_low is not None
+    assert realised.ci_high is not None
+    assert realised.ci_low <= 0.005 <= realised.ci_high + 1e-9
+    assert abs(realised.value - 0.005) < 0.004
+
+
+def test_no_slowdown_is_found_as_often_as_there_are_false_alarms() -> None:
+    """Zero effect gives chance level: the very same runs."""
+    s = scored(workload(made()), (1e-12,))
+    at = limits(s, 0.005)
+    assert set(alarms(s, at, 1e-12)[0]) == set(alarms(s, at)[0])
+
+
+def test_values_without_any_structure_are_found_at_chance() -> None:
+    """Where a run says nothing about the next, a 1 % slowdown in 10 % noise is found at about the nominal rate."""
+    s = scored(workload(made(own=0.1, between=0.0)), (0.01,))
+    at = figures(s, 0.005, (0.01,), 50, 1)
+    assert at[0.01].value is not None
+    assert at[0.01].value < 0.03
+
+
+def test_what_was_always_slow_is_no_change_and_hides_nobody() -> None:
+    """A GPU 20 % slower for ever raises no alarm of ours, and is all that the fleet-wide comparison sees."""
+    table = made().with_columns(perf=pl.col("perf") * pl.when(pl.col("uuid") == "GPU-0007").then(1.2).otherwise(1.0))
+    w = workload(table)
+    s = scored(w)
+    assert 7 not in alarms(s, limits(s, 0.005))[1]
+    case = Case(w, "time")
+    judged = case.judge().earlier >= 3
+    level = score(ablations(case)[0], case.worse, w.gpu, folds(len(w.ids), 5, 1), judged, (0.02,))
+    assert figures(level, 0.005, (0.02,), 20, 1)[0.02].value < figures(s, 0.005, (0.02,), 20, 1)[0.02].value  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("signal", ["time", "clock"])
+def test_every_method_gives_a_defined_answer_for_every_run(signal: str) -> None:
+    """No method fails, and each but those that cannot by design alarms more on runs slowed by half."""
+    case = Case(workload(made(gpus=24, runs=12)), signal)
+    w = case.workload
+    for method in (ours(case, 6.0), *ablations(case), *all_baselines(case, 1)):
+        s = score(method, case.worse, w.gpu, folds(24, 4, 1), case.judge().earlier >= 3, (0.5,))
+        at = limits(s, 0.02)
+        assert len(alarms(s, at, 0.5)[0]) > len(alarms(s, at)[0]), method.name
+
+
+# No leakage
+
+
+def test_the_future_changes_nothing_of_the_past() -> None:
+    """Shuffling all values after a time leaves every score before it as it was."""
+    table = made(gpus=16)
+    cut = START_S + 600 * 12
+    later = table.filter(pl.col("ts") >= cut)
+    shuffled = later.with_columns(perf=later.get_column("perf").shuffle(seed=3) * 3)
+    changed = pl.concat([table.filter(pl.col("ts") < cut), shuffled])
+    before, after = Case(workload(table), "time"), Case(workload(changed), "time")
+    past = before.workload.time_s < cut
+    assert past.any()
+    for of in ("excess", "squares", "earlier", "shift"):
+        assert np.array_equal(getattr(before.judge(), of)[past], getattr(after.judge(), of)[past], equal_nan=True), of
+
+
+def test_the_test_fold_moves_no_limit() -> None:
+    """Making one fold's GPUs ten times as slow leaves that fold's limit as it was."""
+    w = workload(made())
+    fold = folds(len(w.ids), 5, 1)
+    case = Case(w, "time")
+    judged = case.judge().earlier >= 3
+    in_fold = fold[w.gpu] == 2
+    wild = np.where(in_fold, case.worse + np.random.default_rng(1).normal(0, 1, len(w.gpu)), case.worse)
+    # A node's GPUs are each other's peers: without peers what a fold does stays within it
+    loose = replace(w, beside=np.full(len(w.gpu), -1))
+    limit = {}
+    for name, worse in (("as it was", case.worse), ("wild", wild)):
+        one = Case(replace(loose, worse={**w.worse, "time": worse}), "time")
+        limit[name] = limits(score(ours(one, 6.0), one.worse, w.gpu, fold, judged, (0.02,)), 0.005)
+    assert limit["as it was"][2] == limit["wild"][2]
+    assert limit["as it was"] != limit["wild"]
+
+
+def test_a_slowed_run_is_judged_by_its_past_and_peers_as_they_were() -> None:
+    """The short cut (one run slowed in place) is what judging the whole changed data gives for that run."""
+    table = made(gpus=12)
+    w = workload(table)
+    case = Case(w, "time")
+    usual = 0.001
+    run = 100
+    worse = case.worse.copy()
+    worse[run] = slowed(worse[run : run + 1], 0.05)[0]
+    whole = Case(replace(w, worse={**w.worse, "time": worse}), "time").judge().score(usual)[run]
+    judged = case.judge()
+    short = judged.excess_of(worse[[run]], np.array([run]))[0] / judged.spread(usual)[run]
+    assert short == pytest.approx(whole)
+    assert worse[run] - case.worse[run] == pytest.approx(np.log(1.05))
+
+
+# Protocol
+
+
+def test_where_runs_are_too_few_nothing_is_stated() -> None:
+    """Fewer than 3/rate training runs: no value, and the note says how many there are."""
+    s = scored(workload(made(gpus=10)))
+    assert too_few(s, 0.005)
+    figure = figures(s, 0.005, (0.05,), 10, 1)[0.05]
+    assert figure.value is None
+    assert "600" in figure.note
+    assert str(s.train_runs) in figure.note
+
+
+def test_weights_of_one_give_the_limits_without_weights() -> None:
+    """The bootstrap's limit and the plain one are one rule."""
+    from graynode.benchmarks.detection.slow_protocol import _drawn_limits
+
+    s = scored(workload(made()))
+    for rate in (0.005, 0.02, 0.2):
+        drawn = _drawn_limits(s, rate, np.ones((1, s.gpus), dtype=np.int64))[:, 0]
+        assert list(drawn) == limits(s, rate) == [threshold_at(f.train, rate) for f in s.folds]
+
+
+def test_folds_are_of_whole_gpus_even_and_drawn_by_the_seed() -> None:
+    """Sizes differ by one at most; another seed draws others."""
+    first = folds(47, 5, 1)
+    assert np.ptp(np.bincount(first)) <= 1
+    assert np.array_equal(first, folds(47, 5, 1))
+    assert not np.array_equal(first, folds(47, 5, 2))
+
+
+def test_a_gpu_is_set_aside_by_its_power_and_never_by_its_time() -> None:
+    """Power fallen with time: out. Time alone, however slow: stays. For the clock, time may speak."""
+    uuid = pl.col("uuid")
+    table = made().with_columns(
+        perf=pl.col("perf") * pl.when(uuid.is_in(["GPU-0007", "GPU-0009"])).then(1.2).otherwise(1.0),
+        pwr=pl.col("pwr") * pl.when(uuid == "GPU-0009").then(0.9).otherwise(1.0),
+    )
+    w = workload(table)
+    assert list(np.flatnonzero(corroborated(w, "time", Rule()))) == [9]
+    assert 7 in np.flatnonzero(corroborated(w, "clock", Rule()))
+
+
+def test_a_gpu_whose_clock_fell_in_its_last_runs_is_set_aside_and_a_healthy_fleet_is_left_alone() -> None:
+    """A median over all its runs would not show it; the change against its own past does."""
+    late = (pl.col("uuid") == "GPU-0003") & (pl.col("ts") >= START_S + 600 * 20)
+    table = made().with_columns(freq=pl.when(late).then(1200.0).otherwise(pl.col("freq")))
+    assert list(np.flatnonzero(corroborated(workload(table), "time", Rule()))) == [3]
+    healthy = [corroborated(workload(made(seed=seed, runs=8)), "time", Rule()).any() for seed in range(10)]
+    assert sum(healthy) <= 1
+
+
+# The whole track
+
+
+def test_a_run_holds_figures_baselines_ablations_and_says_the_same_again(tmp_path: Path) -> None:
+    """The same data and seed: the same result, in any order of the rows; every figure has its counterpart."""
+    table = made(gpus=40, runs=30)
+    folder = written(tmp_path, table)
+    first = slow.run(folder, 3)
+    written(tmp_path, table.sample(fraction=1.0, shuffle=True, seed=1))
+    again = slow.run(folder, 3)
+    assert replace_hash(first) == replace_hash(again)
+    assert first.n == 40
+    name = "sgemm.time.all.recall_5pct_at_fpr_0.5pct"
+    assert first.figures[name].value == 1.0
+    assert first.figures["sgemm.time.all.fpr_at_fpr_0.1pct"].value is None
+    for other in (*first.baselines.values(), *first.ablations.values()):
+        assert name in other
+    assert {"three_sigma", "mad", "isolation_forest", "grafana_dbscan", "ratio_0.75"} <= set(first.baselines)
+    assert {"no_own_history", "no_peers", "no_own_spread"} == set(first.ablations)
+
+
+def replace_hash(result: slow.Result) -> slow.Result:
+    result.data_sha256 = {}
+    return result
+
+
+def test_another_site_with_other_columns_numbers_and_models_runs_unchanged(tmp_path: Path) -> None:
+    """Three runs each, one GPU a node, no clock, power or place: time is judged, by own history alone."""
+    table = made(gpus=300, runs=3, per_node=1).select("uuid", "ts", "perf")
+    result = slow.run(written(tmp_path, table, "site-b.csv"), 1)
+    assert {name.split(".")[1] for name in result.figures} == {"time"}
+    assert "site-b.time.all.fpr_at_fpr_0.5pct" in result.figures
+    two_models = pl.concat([made(), made(seed=8).with_columns(kern=pl.lit("other"), perf=pl.col("perf") * 3)])
+    mixed = workload(two_models)
+    assert len(np.unique(mixed.work)) == 2
+    assert np.nanmax(np.abs(Case(mixed, "time").judge().excess)) < 0.1, "runs of other work are no past of these"
+
+
+def test_two_files_of_one_workload_are_told_apart_by_their_names(tmp_path: Path) -> None:
+    """Two clusters' sgemm, and a file of another kind that is named and left out."""
+    written(tmp_path, made(gpus=8, runs=4), "a.csv")
+    written(tmp_path, made(gpus=8, runs=4, seed=9), "b.csv")
+    written(tmp_path, pl.DataFrame({"x": [1]}), "c.csv")
+    found = read(tmp_path)
+    assert [w.name for w in found.workloads] == ["a", "b"]
+    assert found.others == ("c.csv",)
+
+
+def test_repeats_bogus_times_and_nonsense_are_counted_and_left_out() -> None:
+    """Exact repeats once; −1, empty and far times, perf of 0, NaN and words, no uuid: none of them is a run."""
+    table = made(gpus=4, runs=5).with_columns(pl.all().cast(pl.String))
+    bad = pl.concat([table.head(1)] * 7).with_columns(
+        ts=pl.Series(["-1", None, "9999999999", *[str(START_S)] * 4]),
+        perf=pl.Series(["1", "1", "1", "0", "NaN", "fast", "1"]),
+        uuid=pl.Series(["GPU-x"] * 6 + [None]),
+    )
+    w = parse(pl.concat([table, table.head(3), bad]), "sgemm", "made.csv")
+    assert (w.rows, w.without_time, w.duplicates, w.unusable) == (30, 3, 3, 4)
+    assert len(w.gpu) == 20
+    assert len(w.ids) == 4
+
+
+@pytest.mark.parametrize(("gpus", "runs"), [(1, 1), (1, 30), (2, 2), (3, 1), (40, 1)])
+def test_hardly_any_data_gives_figures_without_values(tmp_path: Path, gpus: int, runs: int) -> None:
+    """One GPU, or one run each: nothing is stated, and nothing fails."""
+    result = slow.run(written(tmp_path, made(gpus=gpus, runs=runs)), 1)
+    stated = {n: f for n, f in result.figures.items() if f.value is not None}
+    assert not any("at_fpr" in name for name in stated)
+
+
+def test_equal_values_everywhere_give_no_false_alarm(tmp_path: Path) -> None:
+    """Runs that agree to the last digit: no alarm as they are, and every slowdown is one."""
+    table = made(gpus=40, runs=30).with_columns(perf=pl.lit(2400.0), freq=pl.lit(1400.0), pwr=pl.lit(297.0))
+    result = slow.run(written(tmp_path, table), 1)
+    assert result.figures["sgemm.time.all.fpr_at_fpr_0.5pct"].value == 0.0
+    assert result.figures["sgemm.time.all.recall_1pct_at_fpr_0.5pct"].value == 1.0
+
+
+def test_wrong_data_is_refused_with_file_and_what_was_expected(tmp_path: Path) -> None:
+    """No folder, none of the format, a column missing, no usable row, no CSV at all."""
+    with pytest.raises(DataError, match="needs --data"):
+        slow.run(None, 1)
+    with pytest.raises(DataError, match="uuid, ts, perf"):
+        slow.run(tmp_path, 1)
+    written(tmp_path, made(gpus=2, runs=2).drop("ts"), "no_ts.csv")
+    with pytest.raises(DataError, match=r"no_ts\.csv: has no column ts"):
+        slow.run(tmp_path, 1)
+    written(tmp_path, made(gpus=2, runs=2).with_columns(perf=pl.lit(None)), "no_ts.csv")
+    with pytest.raises(DataError, match=r"no_ts\.csv: none of its 4 rows"):
+        slow.run(tmp_path, 1)
+    (tmp_path / "no_ts.csv").write_text("")
+    with pytest.raises(DataError, match=r"no_ts\.csv: cannot be read"):
+        slow.run(tmp_path, 1)
