@@ -12,7 +12,7 @@ Pure: rows in any order, and rows of other jobs and machines beside them, give t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
@@ -20,24 +20,22 @@ from typing import Final
 import polars as pl
 
 from graynode.detectors import attribution_clues as clues_of
-from graynode.detectors.attribution_clues import APPLICATION, CASCADE, CONTEXT, INFRASTRUCTURE, SKEW, Clue
+from graynode.detectors import attribution_roles as roles
+from graynode.detectors.attribution_clues import CONTEXT, INFRASTRUCTURE, Clue
+from graynode.detectors.attribution_decide import Answer, decide
 from graynode.detectors.attribution_elsewhere import Elsewhere, looked_elsewhere
 from graynode.detectors.attribution_hang import Standing
 from graynode.detectors.attribution_job import Placement
-from graynode.detectors.attribution_log import of_log, ranks_heard, strongest
-from graynode.detectors.attribution_machines import at_bus_time, of_machines, on_the_job
+from graynode.detectors.attribution_log import of_log, ranks_heard
+from graynode.detectors.attribution_machines import at_bus_time, located, of_machines, on_the_job
 from graynode.detectors.attribution_scheduler import of_scheduler
 from graynode.detectors.policy import Policy
 
 VERSION: Final = 1
 _WENT_ON: Final = timedelta(minutes=2)
 """A job that took steps for so long after a clue did not end by it."""
-_TOGETHER: Final = timedelta(seconds=60)
-"""One cause on many machines is seen on all of them within so much: the slowest look is once a minute."""
-_ONE_FAULT: Final = timedelta(seconds=5)
-"""GPUs that show the same within so much show one fault: which of two ends is broken, it does not say."""
-_MANY_MACHINES: Final = 4
-"""More machines than this with a first cause at once share something that none of them is."""
+_RANKS: Final = 4
+"""Of fewer ranks, silence tells nothing."""
 _EMPTY: Final = pl.DataFrame()
 
 
@@ -90,16 +88,6 @@ class Judgement:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    verdict: str
-    kind: str
-    detail: str
-    confidence: str | None = None
-    first: Clue | None = None
-    notes: tuple[str, ...] = ()
-
-
 def judge(case: Case, policy: Policy | None = None) -> Judgement:
     """The judgement of one placement. Missing tables give *unknown*, with what was missing; nothing raises."""
     placed = case.placement.standing_since(case.standing.since if case.standing else case.placement.onset)
@@ -110,180 +98,52 @@ def judge(case: Case, policy: Policy | None = None) -> Judgement:
         *of_machines(placed, case.hosts, case.gpus, window),
     ]
     timed = at_bus_time(seen, case.hosts)
-    told = of_log(_of_job(case.log, placed), policy)
+    told = located(of_log(_of_job(case.log, placed), policy), case.gpus, placed.job_id)
     said = of_scheduler(placed, _within(case.states, window, placed))
     clues = [_weaker(c, case.last_step) for c in (*timed, *told, *said) if window[0] <= c.at <= window[1]]
     clues = _node_found(clues)
     elsewhere = looked_elsewhere(placed, clues, case.history, case.same_image, case.others)
-    answer = _answer(placed, clues, elsewhere, case)
-    beside = _beside(answer.first, clues)
+    answer = decide(placed, clues, elsewhere, case.standing, placed.end or case.now)
+    at_once = roles.beside(answer.first, clues)
     return Judgement(
-        placed, answer.verdict, answer.kind, answer.detail, answer.confidence,
-        tuple(sorted(_roles(clues, answer.first, beside), key=lambda c: c.order)), window, answer.first, beside,
-        _suspects(answer, placed, clues, elsewhere), elsewhere, case.missing, case.standing,
-        (*answer.notes, *_silent_ranks(placed, case.log)),
-    )  # fmt: skip
+        placement=placed,
+        verdict=answer.verdict,
+        kind=answer.kind,
+        detail=answer.detail,
+        confidence=answer.confidence,
+        clues=roles.with_roles(clues, answer.first, at_once),
+        window=window,
+        first=answer.first,
+        beside=at_once,
+        suspects=_suspects(answer, placed, clues, elsewhere),
+        elsewhere=elsewhere,
+        missing=case.missing,
+        standing=case.standing,
+        notes=(*answer.notes, *_silent_ranks(placed, case)),
+    )
 
 
-# --- the decision ---
-
-
-def _answer(placed: Placement, clues: Sequence[Clue], elsewhere: Elsewhere, case: Case) -> _Answer:
-    """In this order: a machine that began it, a program that began it, what the scheduler did, else unknown."""
-    machine, program = strongest(clues, INFRASTRUCTURE), strongest(clues, APPLICATION)
-    end = placed.end or case.now
-    in_time = [c for c in machine if c.earliest <= end + SKEW]
-    if in_time and not _program_first(program, in_time[0]):
-        return _machine_began(in_time[0], in_time, program, elsewhere)
-    if program:
-        return _program_began(program, machine, elsewhere)
-    by_scheduler = _scheduler_did(placed, clues, case.standing)
-    if by_scheduler is not None:
-        return by_scheduler
-    if machine:
-        late = "the machine's trouble was first seen after the end; nothing else explains it"
-        return _Answer(INFRASTRUCTURE, machine[0].kind, machine[0].detail, "medium", machine[0], (late,))
-    return _unknown(placed, clues, case)
-
-
-def _program_first(program: Sequence[Clue], machine: Clue) -> bool:
-    """Whether the program had surely ended itself before the machine showed anything."""
-    return any(c.weight >= 3 and c.surely_before(machine) for c in program)
-
-
-def _machine_began(first: Clue, machine: Sequence[Clue], program: Sequence[Clue], elsewhere: Elsewhere) -> _Answer:
-    speaker = next((c for c in machine if c.weight >= 3 and not first.surely_before(c)), first)
-    at_once = [c for c in program if c.weight >= 3 and not speaker.surely_before(c)]
-    witnesses = {c.source for c in machine if c.node_id == speaker.node_id or speaker.node_id is None}
-    sure = speaker.weight >= 3 or (len(witnesses) > 1 and len({c.kind for c in machine}) == 1)
-    notes = []
-    if at_once:
-        notes.append("the program's own error came at about the same time: which was first, the clocks cannot tell")
-    shared = len(_alike(speaker, machine, _TOGETHER)) > _MANY_MACHINES
-    if shared:
-        notes.append("many machines showed it at once: look for what they share (switch, power, storage, driver)")
-    if elsewhere.clean:
-        notes.append("the same image ran to its end on other nodes")
-    confidence = "high" if sure and not at_once and not shared else "medium"
-    return _Answer(INFRASTRUCTURE, speaker.kind, speaker.detail, confidence, speaker, tuple(notes))
-
-
-def _program_began(program: Sequence[Clue], machine: Sequence[Clue], elsewhere: Elsewhere) -> _Answer:
-    first = next((c for c in program if c.weight >= 3), program[0])
-    if first.weight < 3 and elsewhere.stays_on:
-        note = f"Xids of this kind stay on one GPU: {elsewhere.stays_on}"
-        return _Answer(INFRASTRUCTURE, "gpu", "repeated_on_one_gpu", "medium", first, (note,))
-    confidence, notes = ("high" if first.weight >= 3 else "medium"), []
-    if machine:
-        confidence = "medium"
-        notes.append("a machine showed trouble too, later: it did not begin this, and is told on its own")
-    if first.detail == "nan":
-        notes.append("a GPU that computes wrongly also gives NaN: if it comes again on one node only, probe that node")
-    if first.weight < 3 and elsewhere.clean:
-        confidence = "low"
-        notes.append("the same image ran to its end on other nodes: run it again elsewhere before looking for a bug")
-    if first.weight < 3 and elsewhere.repeats:
-        notes.append(f"watch this GPU: {elsewhere.repeats}")
-    return _Answer(APPLICATION, first.kind, first.detail, confidence, first, tuple(notes))
-
-
-def _scheduler_did(placed: Placement, clues: Sequence[Clue], standing: Standing | None) -> _Answer | None:
-    """What the scheduler or a person did, unless the job hung before: then that is not the cause."""
-    hung = standing is not None or any(c.detail == "collective_timeout" for c in clues)
-    said = [c for c in clues if c.side == clues_of.SCHEDULER]
-    by = {c.kind: c for c in sorted(said, key=lambda c: (c.weight, c.order))}
-    if "preempted" in by:
-        return _Answer("scheduler", "preempted", by["preempted"].detail, "high", by["preempted"])
-    if hung:
-        return None
-    for kind in ("time_limit", "cancelled", "completed"):
-        if kind in by:
-            return _Answer("neither", kind, by[kind].detail, None, by[kind])
-    errors = [c for c in clues if c.side in (APPLICATION, INFRASTRUCTURE, CASCADE)]
-    if placed.state == "requeued" and not errors:
-        return _Answer("scheduler", "requeued", "requeued", "low", by.get("requeued"))
-    return _Answer("neither", "running", "running") if placed.end is None and not errors else None
-
-
-def _unknown(placed: Placement, clues: Sequence[Clue], case: Case) -> _Answer:
-    timeouts = sorted((c for c in clues if c.side == CASCADE and c.kind == "collective"), key=lambda c: c.order)
-    if timeouts:
-        note = "a collective that times out says that somebody was waited for, not who or why"
-        return _Answer("unknown", "collective_timeout", timeouts[0].detail, None, None, (note,))
-    weak = [c for c in clues if c.weight == 1 and c.side in (APPLICATION, CONTEXT) and c.source == "job log"]
-    if weak:
-        return _Answer("unknown", "unclear_error", min(weak, key=lambda c: c.order).detail)
-    if case.standing is not None:
-        return _Answer("unknown", "hang", "no_progress", None, None, (case.standing.why,))
-    if placed.exit_code or placed.exit_signal:
-        how = f"signal {placed.exit_signal}" if placed.exit_signal else f"exit code {placed.exit_code}"
-        return _Answer("unknown", "no_evidence", "exit_code_only", None, None, (f"{how} alone tells nothing",))
-    return _Answer("unknown", "no_evidence", "nothing_seen")
-
-
-# --- roles, suspects, what belongs to the job ---
-
-
-def _beside(first: Clue | None, clues: Iterable[Clue]) -> tuple[Clue, ...]:
-    """Clues of the same side and weight that were there at once on another GPU or machine."""
-    if first is None or first.side != INFRASTRUCTURE:
-        return ()
-    strong = [c for c in sorted(clues, key=lambda c: c.order) if c.side == INFRASTRUCTURE and c.weight >= first.weight]
-    elsewhere = [c for c in strong if c.place != first.place]
-    return tuple(c for c in elsewhere if _at_once(first, c))
-
-
-def _at_once(first: Clue, other: Clue) -> bool:
-    if first.kind == other.kind and abs(other.at - first.at) <= _ONE_FAULT:
-        return True
-    return not first.surely_before(other) and not other.surely_before(first)
-
-
-def _alike(first: Clue, machine: Iterable[Clue], within: timedelta) -> set[str]:
-    """Machines that showed the same kind of trouble at about the same time."""
-    return {c.node_id for c in machine if c.node_id and c.kind == first.kind and abs(c.at - first.at) <= within}
-
-
-def _roles(clues: Iterable[Clue], first: Clue | None, beside: Sequence[Clue]) -> list[Clue]:
-    return [replace(c, role=_role(c, first, beside)) for c in clues]
-
-
-def _role(clue: Clue, first: Clue | None, beside: Sequence[Clue]) -> str:
-    if clue is first or any(clue is b for b in beside):
-        return "initiating"
-    if clue.kind == "teardown" or clue.detail in ("xid_43", "xid_45"):
-        return "teardown"
-    if clue.side == CASCADE:
-        return "cascade"
-    after = first is not None and clue.at >= first.earliest and clue.side in (APPLICATION, INFRASTRUCTURE)
-    return "cascade" if after and first is not None and first.side == INFRASTRUCTURE else "context"
-
-
-def _suspects(answer: _Answer, placed: Placement, clues: Iterable[Clue], elsewhere: Elsewhere) -> tuple[str, ...]:
+def _suspects(answer: Answer, placed: Placement, clues: Sequence[Clue], elsewhere: Elsewhere) -> tuple[str, ...]:
     if answer.detail == "repeated_on_one_gpu" and answer.first is not None and answer.first.node_id:
         return (answer.first.node_id,)
-    if answer.verdict != "unknown":
-        return ()
-    doubt: dict[str, int] = dict.fromkeys(placed.machines, 0)
-    for clue in clues:
-        if clue.node_id in doubt and clue.side in (INFRASTRUCTURE, CONTEXT):
-            doubt[clue.node_id] += 2
-    for node_id, failed in elsewhere.failed_here.items():
-        if node_id in doubt:
-            doubt[node_id] += failed
-    return tuple(sorted(doubt, key=lambda n: (-doubt[n], n)))
+    return roles.in_doubt(placed, clues, elsewhere) if answer.verdict == "unknown" else ()
 
 
-def _silent_ranks(placed: Placement, log: pl.DataFrame) -> tuple[str, ...]:
-    """The few ranks whose watchdog said nothing, where nearly all others' did."""
-    heard = ranks_heard(_of_job(log, placed))
-    if not placed.ranks or placed.ranks < 4 or 4 * len(heard) < 3 * placed.ranks:
-        return ()
-    silent = sorted(set(range(placed.ranks)) - heard)
-    if not silent:
-        return ()
-    named = ", ".join(map(str, silent[:8]))
-    return (f"watchdogs of {len(heard)} of {placed.ranks} ranks spoke; silent: {named}: often the one waited for",)
+def _silent_ranks(placed: Placement, case: Case) -> tuple[str, ...]:
+    """The few ranks whose watchdog said nothing where nearly all others' did, and those that stopped a step earlier."""
+    notes = []
+    if case.standing is not None and case.standing.behind:
+        notes.append(f"ranks {_listed(case.standing.behind)} stopped a step before the others")
+    heard = ranks_heard(_of_job(case.log, placed))
+    silent = sorted(set(range(placed.ranks or 0)) - heard)
+    if (placed.ranks or 0) >= _RANKS and 4 * len(heard) >= 3 * (placed.ranks or 0) and silent:
+        of = f"{len(heard)} of {placed.ranks}"
+        notes.append(f"watchdogs of {of} ranks spoke; silent: {_listed(silent)}: often the one waited for")
+    return tuple(notes)
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks[:8])) + (", …" if len(ranks) > 8 else "")
 
 
 def _weaker(clue: Clue, last_step: datetime | None) -> Clue:

@@ -126,7 +126,7 @@ def of_events(events: pl.DataFrame, policy: Policy | None = None) -> list[Clue]:
 def _of_rule(finding: Mapping[str, Any]) -> Clue:
     more = json.loads(finding["evidence"])
     cause, signal = finding.get("cause"), str(finding["signal"])
-    side, kind, weight = _weighed(signal, cause, str(finding["severity"]), bool(more.get("hold")), more)
+    side, kind, weight = _weighed(signal, cause, str(finding["severity"]), bool(more.get("hold")))
     return Clue(
         at=finding["ts"], ts=finding["ts"], side=side, kind=kind, detail=signal, weight=weight,
         source=str(more.get("source") or "event"), message=str(finding["message"]), node_id=finding["node_id"],
@@ -136,12 +136,10 @@ def _of_rule(finding: Mapping[str, Any]) -> Clue:
     )  # fmt: skip
 
 
-def _weighed(
-    signal: str, cause: str | None, severity: str, hold: bool, more: Mapping[str, Any]
-) -> tuple[str, str, int]:
+def _weighed(signal: str, cause: str | None, severity: str, hold: bool) -> tuple[str, str, int]:
     """Side, kind and weight of what a rule says."""
     if cause == "application_error":
-        return _of_program(signal, more)
+        return _of_program(signal)
     kind = KIND_OF_CAUSE.get(cause or "")
     by_host = _of_host(signal) if cause == "host_fault" else None
     if kind is None or severity == "digest":
@@ -153,10 +151,9 @@ def _weighed(
     return INFRASTRUCTURE, kind, 1 if cause in _SLOWS_ONLY else 2
 
 
-def _of_program(signal: str, more: Mapping[str, Any]) -> tuple[str, str, int]:
+def _of_program(signal: str) -> tuple[str, str, int]:
     if signal == "oom_kill":
-        scope = (more.get("details") or {}).get("scope")
-        return APPLICATION, "resources", 3 if scope == "cgroup" else 2
+        return APPLICATION, "resources", 2  # whose process it was, the kernel's line does not say
     code = signal.partition("_")[2]
     if code.isdecimal() and int(code) in _FOLLOWS:
         return CASCADE, "program", 1

@@ -33,16 +33,15 @@ class Elsewhere:
     clean: tuple[str, ...] = ()
     broken: tuple[str, ...] = ()
     failed_here: Mapping[str, int] = field(default_factory=dict)
-    users_here: Mapping[str, int] = field(default_factory=dict)
     stays_on: str = ""
     repeats: str = ""
 
-    def as_json(self) -> dict[str, Any]:
-        """What there is, for a row and a person."""
+    def as_json(self, names: Mapping[str, str | None]) -> dict[str, Any]:
+        """What there is, for a row and a person; machines by their ``names`` where they have one."""
         said: dict[str, Any] = {
             "same_image_completed_elsewhere": list(self.clean[:_SHOWN]),
             "same_image_failed_elsewhere": list(self.broken[:_SHOWN]),
-            "other_jobs_failed_here": dict(self.failed_here),
+            "other_jobs_failed_here": {names.get(n) or n: failed for n, failed in self.failed_here.items()},
             "stays_on_one_gpu": self.stays_on,
             "repeats": self.repeats,
         }
@@ -54,9 +53,8 @@ def looked_elsewhere(
 ) -> Elsewhere:
     """All that is known elsewhere of this placement's program, nodes and GPUs."""
     clean, broken = _of_image(placed, same_image)
-    failed, users = _here(placed, others)
     stays, repeats = _repeated(placed, clues, history)
-    return Elsewhere(clean, broken, failed, users, stays, repeats)
+    return Elsewhere(clean, broken, _here(placed, others), stays, repeats)
 
 
 def _of_image(placed: Placement, runs: pl.DataFrame) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -75,21 +73,16 @@ def _jobs(runs: pl.DataFrame, states: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(sorted(set(runs.filter(pl.col("state").is_in(states)).get_column("job_id").drop_nulls())))
 
 
-def _here(placed: Placement, others: pl.DataFrame) -> tuple[dict[str, int], dict[str, int]]:
-    """Machine → how many other jobs failed there, and of how many users."""
-    if others.is_empty() or not {"job_id", "node_id", "state", "user"} <= set(others.columns):
-        return {}, {}
+def _here(placed: Placement, others: pl.DataFrame) -> dict[str, int]:
+    """Machine → how many other jobs failed there."""
+    if others.is_empty() or not {"job_id", "node_id", "state"} <= set(others.columns):
+        return {}
     failed = others.filter(
         pl.col("job_id") != placed.job_id,
         pl.col("state").is_in(_FAILED),
         pl.col("node_id").is_in(list(placed.machines)),
     )
-    counted = failed.group_by("node_id").agg(
-        pl.col("job_id").n_unique().alias("jobs"), pl.col("user").n_unique().alias("users")
-    )
-    rows = counted.sort("node_id").iter_rows()
-    found = {node_id: (jobs, users) for node_id, jobs, users in rows}
-    return {n: jobs for n, (jobs, _) in found.items()}, {n: users for n, (_, users) in found.items()}
+    return dict(failed.group_by("node_id").agg(pl.col("job_id").n_unique()).sort("node_id").iter_rows())
 
 
 def _repeated(placed: Placement, clues: Iterable[Clue], history: pl.DataFrame) -> tuple[str, str]:

@@ -57,6 +57,22 @@ def on_the_job(clues: Iterable[Clue], placed: Placement, gpus: pl.DataFrame) -> 
     return kept
 
 
+def located(clues: Iterable[Clue], gpus: pl.DataFrame, job_id: str) -> list[Clue]:
+    """Lines of a rank on the machine and GPU where that rank ran, where the windows tell; a line's own ``node_id`` is
+    only the machine that read the file.
+    """
+    needed = {"node_id", "gpu_uuid", "job_rank_last", "job_id_last"}
+    if gpus.is_empty() or not needed <= set(gpus.columns):
+        return list(clues)
+    mine = gpus.filter(pl.col("job_id_last") == job_id).select("job_rank_last", "node_id", "gpu_uuid").drop_nulls()
+    places = {rank: (node_id, gpu) for rank, node_id, gpu in mine.unique().sort("node_id", "gpu_uuid").iter_rows()}
+    found = []
+    for clue in clues:
+        node_id, gpu = places.get(clue.rank, (None, None)) if clue.count == 1 else (None, None)
+        found.append(replace(clue, node_id=node_id, gpu_uuid=gpu) if node_id else clue)
+    return found
+
+
 def at_bus_time(clues: Iterable[Clue], hosts: pl.DataFrame) -> list[Clue]:
     """Clues at their time by the bus's clock where the machine's skew is known; ``ts`` stays the machine's own."""
     skews = _skews(hosts)

@@ -52,7 +52,7 @@ def row(judged: Judgement, now: datetime, revision: int = 0) -> dict[str, Any]:
         "pci_bus_id": first.pci_bus_id if first else None, "since": first.at if first else None,
         "message": sentence(judged), "action": action(judged), "owner": owner(judged),
         "evidence": _dumped([_clue(c) for c in _kept(judged)]), "suspects": _dumped(list(judged.suspects)),
-        "elsewhere": _dumped(judged.elsewhere.as_json()), "missing": _dumped(list(judged.missing)),
+        "elsewhere": _dumped(judged.elsewhere.as_json(p.machines)), "missing": _dumped(list(judged.missing)),
         "notes": _dumped(list(judged.notes)),
         "finding_ids": _dumped([f["finding_id"] for f in findings(judged)]),
     }  # fmt: skip

@@ -23,6 +23,7 @@ _LAUNCH: Final = re.compile(
     r"|ImagePull|ErrImage",
     re.IGNORECASE,
 )
+_LOST: Final = re.compile(r"NODE_FAIL|NodeFail|node failure", re.IGNORECASE)
 _DOWN: Final = re.compile(r"\b(?:DOWN|FAIL|NOT_RESPONDING|NO_RESPOND|NotReady)\b|DOWN\*", re.IGNORECASE)
 _Reading = tuple[str, str, str, int, str]
 
@@ -44,7 +45,7 @@ def _reading(placed: Placement) -> _Reading | None:
         return SCHEDULER, "preempted", "preempted", 3, f"the scheduler preempted it ({reason})"
     if _MEMORY.search(reason):
         return APPLICATION, "resources", "host_out_of_memory", 3, f"the scheduler ended it for memory ({reason})"
-    if state == "node_fail":
+    if state == "node_fail" or _LOST.search(reason):
         return INFRASTRUCTURE, "node", "node_fail", 2, f"the scheduler lost a node of it{_told(reason)}"
     if _EVICTED.search(reason):
         return APPLICATION, "resources", "evicted", 2, f"the node put it out for what it used ({reason})"

@@ -26,6 +26,8 @@ _NEXT: Final[dict[tuple[str, str], str]] = {
     ("neither", "cancelled"): "Nothing; whoever cancelled it knows why.",
     ("neither", "completed"): "Nothing.",
     ("neither", "running"): "Nothing yet: it runs, and nothing says that it stands still.",
+    ("neither", "end_untold"): "Nothing points to a failure. Let graynode read the scheduler ([slurm] cluster = "
+    "true, or kubernetes_cluster), then it knows how jobs end.",
     ("scheduler", "preempted"): "Nothing is broken: submit it again, or with a higher priority.",
     ("scheduler", "requeued"): "Nothing is known to be broken; ask the scheduler's log why it put the job back.",
 }  # fmt: skip

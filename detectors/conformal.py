@@ -38,6 +38,8 @@ def robust_tail(z: Floats, peers: Ints) -> Floats:
 
 def negative_binomial_tail(count: Floats, shape: Floats, rate: Floats, exposure: Floats) -> Floats:
     """P(X ≥ count) in ``exposure`` when the rate is Gamma(shape, rate): the negative binomial's upper tail."""
-    share = exposure / (rate + exposure)
-    tail = special.betainc(np.maximum(count, 1e-9), shape, share)
-    return np.where(count <= 0, 1.0, tail)
+    tail = np.ones(len(count))
+    some = np.flatnonzero(~(count <= 0))  # of most counters there is nothing to judge
+    share = exposure[some] / (rate[some] + exposure[some])
+    tail[some] = special.betainc(count[some], shape[some], share)
+    return tail

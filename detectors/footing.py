@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import re
 import zlib
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
 
@@ -20,6 +21,9 @@ from graynode.detectors.frames import Bools, Floats, View, finite
 from graynode.detectors.memory import Arrays
 
 COLUMNS: Final = ("power_limit", "mig", "driver", "vbios", "repaired")
+
+_latest: Final[dict[str, tuple[tuple[object, ...], Floats]]] = {}
+"""The last answer for each kind of text: names of machines, jobs and firmware are the same from round to round."""
 
 
 def read(view: View, round_: Round) -> Arrays:
@@ -58,17 +62,27 @@ def _drivers(view: View, host: pl.DataFrame) -> Floats:
     if not {"node_id", "driver_version_last"} <= set(host.columns) or host.is_empty():
         return np.full(len(view), np.nan)
     known = host.select("node_id", pl.col("driver_version_last").cast(pl.String).alias("text")).drop_nulls()
+    wanted = view.text("node_id")
+    return _as_before("driver", (wanted, known), lambda: _driver_of(wanted, known))
+
+
+def _driver_of(wanted: pl.Series, known: pl.DataFrame) -> Floats:
     versions = known.get_column("text").unique()
     number = pl.Series("driver", [_number(v) for v in versions], dtype=pl.Float64)
     of_node = (
         known.lazy().join(pl.LazyFrame([versions, number]), on="text").group_by("node_id").agg(pl.col("driver").max())
     )
-    return _joined(view.text("node_id"), of_node, "node_id", "driver")
+    return _joined(wanted, of_node, "node_id", "driver")
 
 
 def _vbios(view: View, inventory: pl.DataFrame) -> Floats:
     if not {"ts", "kind", "entity", "vbios_version"} <= set(inventory.columns) or inventory.is_empty():
         return np.full(len(view), np.nan)
+    uuids = view.text("gpu_uuid")
+    return _as_before("vbios", (uuids, inventory), lambda: _vbios_of(uuids, inventory))
+
+
+def _vbios_of(uuids: pl.Series, inventory: pl.DataFrame) -> Floats:
     newest = (
         inventory.lazy()
         .filter((pl.col("kind") == "gpu") & pl.col("vbios_version").is_not_null())
@@ -78,7 +92,7 @@ def _vbios(view: View, inventory: pl.DataFrame) -> Floats:
         .collect()
     )
     told = newest.select("entity", numbers_of(newest.get_column("vbios_version")).alias("vbios")).lazy()
-    return _joined(view.text("gpu_uuid"), told, "entity", "vbios")
+    return _joined(uuids, told, "entity", "vbios")
 
 
 def _so_far(round_: Round) -> pl.DataFrame:
@@ -110,7 +124,26 @@ def _joined(wanted: pl.Series, told: pl.LazyFrame, key: str, value: str) -> Floa
 
 def numbers(texts: pl.Series) -> Floats:
     """A number for each text; NaN for null."""
-    return finite(numbers_of(texts))
+    return _as_before(texts.name, (texts,), lambda: finite(numbers_of(texts)))
+
+
+def _as_before(name: str, of: tuple[pl.Series | pl.DataFrame, ...], make: Callable[[], Floats]) -> Floats:
+    """What ``make`` gives, or gave last time ``of`` the same; to be read only."""
+    held = _latest.get(name)
+    if held is not None and all(_equal(a, b) for a, b in zip(held[0], of, strict=True)):
+        return held[1]
+    made = make()
+    made.flags.writeable = False
+    _latest[name] = (of, made)
+    return made
+
+
+def _equal(one: object, other: pl.Series | pl.DataFrame) -> bool:
+    if one is other:
+        return True
+    if isinstance(one, pl.DataFrame) and isinstance(other, pl.DataFrame):
+        return one.equals(other)
+    return isinstance(one, pl.Series) and isinstance(other, pl.Series) and len(one) == len(other) and one.equals(other)
 
 
 def numbers_of(texts: pl.Series) -> pl.Series:

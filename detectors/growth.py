@@ -75,26 +75,28 @@ def advance(
 def count_in(memory: Arrays, grew: Floats, powered_h: Floats, now_s: Floats) -> tuple[Floats, Floats, Bools]:
     """Count this window into the last day, in place.
 
-    Gives the day's rings of error-hours and of powered hours, and where this window begins an error-hour.
+    Gives the rings of error-hours and of powered hours, an hour a row, and where this window begins an error-hour.
     """
     hits, powered = _ring(memory, "hits"), _ring(memory, "powered")
-    hour = np.floor(now_s / 3600.0)
+    hour, before = np.floor(now_s / 3600.0), memory["hour"]
     past_hits, past_powered = np.nan_to_num(memory["past_hits"]), np.nan_to_num(memory["past_powered"])
-    gone = _gone(memory["hour"], hour)
-    new_day = np.floor(hour / HOURS) > np.floor(memory["hour"] / HOURS)  # NaN is no day
+    new_day = np.floor(hour / HOURS) > np.floor(before / HOURS)  # NaN is no day
     squares = np.nan_to_num(memory["past_squares"])
-    squares += np.where(new_day, (hits > 0).sum(axis=1).astype(np.float64) ** 2, 0.0)
-    past_hits += ((hits > 0) & gone).sum(axis=1)
-    past_powered += np.where(gone, powered, 0.0).sum(axis=1)
-    hits, powered = np.where(gone, 0.0, hits), np.where(gone, 0.0, powered)
-    known = ~np.isnan(grew)
-    here = (np.arange(HOURS) == (hour % HOURS)[:, None]) & known[:, None]
-    new_hour = np.asarray((here & (hits == 0)).any(axis=1) & (np.nan_to_num(grew) > 0), dtype=np.bool_)
-    hits += np.where(here, np.nan_to_num(grew)[:, None], 0.0)
-    powered += np.where(here, powered_h[:, None], 0.0)
+    if new_day.any():
+        squares += np.where(new_day, (hits > 0).sum(axis=0).astype(np.float64) ** 2, 0.0)
+    if np.any(hour > before):  # in most windows no hour has passed
+        gone = _gone(before, hour)
+        past_hits += ((hits > 0) & gone).sum(axis=0)
+        past_powered += np.where(gone, powered, 0.0).sum(axis=0)
+        hits, powered = np.where(gone, 0.0, hits), np.where(gone, 0.0, powered)
+    known, grown = ~np.isnan(grew), np.nan_to_num(grew)
+    here = ((hour % HOURS).astype(np.int64), np.arange(len(hour)))
+    new_hour = np.asarray(known & (hits[here] == 0) & (grown > 0), dtype=np.bool_)
+    hits[here] += grown
+    powered[here] += np.where(known, powered_h, 0.0)
     memory.update(hour=hour, past_hits=past_hits, past_powered=past_powered, past_squares=squares)
     for h in range(HOURS):
-        memory[f"hits.{h}"], memory[f"powered.{h}"] = hits[:, h], powered[:, h]
+        memory[f"hits.{h}"], memory[f"powered.{h}"] = hits[h], powered[h]
     return hits, powered, new_hour
 
 
@@ -173,7 +175,7 @@ def clustered(history: Floats, squares: Floats) -> float:
 
 def _judge(memory: Arrays, hits: Floats, powered: Floats, prior: Prior, groups: Ints, new_hour: Bools) -> Growth:
     hour, past_hits, past_powered = memory["hour"], memory["past_hits"], memory["past_powered"]
-    count, exposure = (hits > 0).sum(axis=1).astype(np.float64), powered.sum(axis=1)
+    count, exposure = (hits > 0).sum(axis=0).astype(np.float64), powered.sum(axis=0)
     p, cluster = np.ones(len(count)), np.ones(len(count))
     for group in np.unique(groups):
         of = groups == group
@@ -181,21 +183,21 @@ def _judge(memory: Arrays, hits: Floats, powered: Floats, prior: Prior, groups: 
         law = fitted(past_hits[of] / size, past_powered[of], prior)
         shape, rate = law.shape + past_hits[of] / size, law.rate_h + past_powered[of]
         p[of], cluster[of] = negative_binomial_tail(count[of] / size, shape, rate, exposure[of]), size
-    age = (hour[:, None] - np.arange(HOURS)) % HOURS
-    oldest = np.where(hits > 0, age, -1.0).max(axis=1, initial=-1.0)
-    since = np.where(oldest >= 0, (hour - oldest) * 3600.0, np.nan)
+    since, some = np.full(len(count), np.nan), np.flatnonzero(count > 0)
+    age = (hour[some] - np.arange(HOURS)[:, None]) % HOURS
+    since[some] = (hour[some] - np.where(hits[:, some] > 0, age, -1.0).max(axis=0, initial=-1.0)) * 3600.0
     return Growth(
         count, exposure, past_hits, past_powered, p, since, (past_hits == 0) & (count == 1), cluster, new_hour
     )
 
 
 def _ring(memory: Arrays, kind: str) -> Floats:
-    return np.nan_to_num(np.column_stack([memory[f"{kind}.{h}"] for h in range(HOURS)]))
+    return np.nan_to_num(np.stack([memory[f"{kind}.{h}"] for h in range(HOURS)]), copy=False)
 
 
 def _gone(before: Floats, hour: Floats) -> Bools:
     """Which slots of the ring belong to hours that are a day old or more by now."""
     passed = np.where(np.isnan(before), 0.0, np.clip(hour - before, 0.0, HOURS))
     last = np.where(np.isnan(before), 0.0, before)
-    offset = (np.arange(HOURS) - (last[:, None] + 1.0)) % HOURS
-    return np.asarray(offset < passed[:, None], dtype=np.bool_)
+    offset = (np.arange(HOURS)[:, None] - (last + 1.0)) % HOURS
+    return np.asarray(offset < passed, dtype=np.bool_)

@@ -36,7 +36,7 @@ from graynode.detectors.cases import Case, Key, Revision
 from graynode.detectors.context import Context
 from graynode.detectors.incident_words import also_pages, words
 from graynode.detectors.pages import Budget, Pages
-from graynode.detectors.storm import Storms, covers, joined
+from graynode.detectors.storm import Storms, contains, covers, joined
 from graynode.detectors.waiting import Terms, due, waiting
 from graynode.pipeline.schema import stable_id
 
@@ -265,8 +265,10 @@ class Incidents:
             return []
         over: list[Revision] = []
         for case in self._cases.values():
-            about = {**case.told, "link": case.told.get("link"), "since": case.since}
-            part = case.is_open and case.told["subject"] == "node" and covers(shift, about, self._context)
+            if not case.is_open or case is shift:
+                continue
+            about = {**case.told, "since": case.since, "signal": ev.worst(case.entries)["signal"]}
+            part = contains(shift, case, self._context) or covers(shift, about, self._context)
             if part and (not case.held or case.told["cause"] == "monitoring_blind"):
                 case.told["grouped_under"] = shift.told["incident_id"]
                 over.append(self._say(case, "resolved", now))

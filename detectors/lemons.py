@@ -68,21 +68,29 @@ class Ranking:
         return self.days >= LEAST_DAYS and self.faults >= LEAST_FAULTS
 
 
-def rank(history: pl.DataFrame, fleet: Sequence[str], at: datetime, since: datetime | None = None) -> Ranking:
+def rank(
+    history: pl.DataFrame,
+    fleet: Sequence[str],
+    at: datetime,
+    since: datetime | None = None,
+    apart: timedelta = timedelta(minutes=10),
+) -> Ranking:
     """Rank every node of ``fleet`` and of ``history`` by what was known just before ``at``.
 
-    ``since`` is when watching began, by default at the first fault: days without faults are evidence too.
+    ``since`` is when watching began, by default at the first fault: days without faults are evidence too. Faults of a
+    node that overlap, or begin within ``apart`` of the end of those before, are one fault told by several witnesses.
     """
     past = history.select(HISTORY_SCHEMA).cast(HISTORY_SCHEMA).filter(pl.col("start") < at)  # type: ignore[arg-type]
     past = past.drop_nulls(["node_id", "start"]).sort("start", "node_id", "kind")
     names = sorted({*fleet, *past.get_column("node_id")})
     first = past.get_column("start").min()
-    began = since or (first if isinstance(first, datetime) else at)
+    began = min(t for t in (since, first, at) if isinstance(t, datetime))
     at_d = max((at - began) / _DAY, 0.0)
     if not names:
         return Ranking(pl.DataFrame(schema=RANKED_SCHEMA), at_d, 0)
-    faults, kinds = _arrays(past, names, began)
-    return Ranking(_table(faults.known(at_d), names, kinds, began, at_d), at_d, len(faults))
+    told, kinds = _arrays(past, names, began)
+    faults = told.known(at_d).merged(apart / _DAY)
+    return Ranking(_table(faults, names, kinds, began, at_d), at_d, len(faults))
 
 
 def _arrays(past: pl.DataFrame, names: Sequence[str], began: datetime) -> tuple[Faults, list[str]]:

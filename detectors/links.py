@@ -45,6 +45,9 @@ _FLAP_SLOTS: Final = 3
 """The running five minutes and the two before: ten to fifteen minutes."""
 _OUTAGES: Final = ("outage_30s", "outage_7s", "down_in_pieces", "flap")
 _RATE_BELOW: Final = 0.99
+_ALIKE: Final = 0.9
+_FEWEST_ALIKE: Final = 16
+"""So many GPUs of a model, and nine in ten with the same number of NVLinks, say what the model should have."""
 _FIRST_S: Final = 7.5
 _REMEMBERED: Final = (
     "active", "rate_best", "rate.strikes", "rate.since", "out.since", "penalty", "penalty.at",
@@ -180,6 +183,7 @@ class Links:
         active = view.x["nvlink_links_active_last"]
         most = np.fmax(boards["most_active"], active)
         boards["most_active"] = most
+        most = np.fmax(most, np.where(most > 0, _usual(view, most), np.nan))  # none at all: no bridge, nothing to lose
         bad = (active < most) & (view.x["nvlink_links_inactive_last"] > 0)
         count, since = accumulate.strike(boards, "nvlinks", bad, ~np.isnan(active), view.t_s)
         for i in np.flatnonzero((count >= limit / 2) & bad):
@@ -225,6 +229,17 @@ class Links:
             if frame is not None:
                 learnt[name] = frame
         return learnt
+
+
+def _usual(view: View, most: Floats) -> Floats:
+    """How many NVLinks nearly all GPUs of the model have; NaN where they differ, or are few."""
+    models, found = codes(view.text("gpu_model_last")), np.full(len(view), np.nan)
+    for model in np.unique(models[models >= 0]):
+        of = (models == model) & ~np.isnan(most)
+        counts, times = np.unique(most[of], return_counts=True)
+        if of.sum() >= _FEWEST_ALIKE and times.max() >= _ALIKE * of.sum():
+            found[models == model] = counts[times.argmax()]
+    return found
 
 
 def _penalty(ports: memory.Arrays, downs: Floats, now_s: Floats) -> Floats:

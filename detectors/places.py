@@ -105,10 +105,13 @@ def _there(place: Place, whole: frozenset[Member], nodes: frozenset[str]) -> tup
     return len(those), len(place.nodes), those
 
 
-def places(round_: Round, *, ports: bool = False) -> Places:
-    """The places of a round; switches and rails by port with ``ports``."""
+def places(round_: Round, *, ports: bool = False, also: frozenset[str] = frozenset()) -> Places:
+    """The places of a round; switches and rails by port with ``ports``.
+
+    ``also``: machines that may be silent and have a place all the same.
+    """
     found: dict[tuple[str, str], set[Member]] = {}
-    seen = frozenset().union(*(_nodes(f) for f in (round_.gpu, round_.host, round_.link)))
+    seen = also.union(*(_nodes(f) for f in (round_.gpu, round_.host, round_.link)))
     rows = [
         *_column(round_.gpu, "job", "job_id_last"),
         *_column(round_.host, "driver", "driver_version_last"),

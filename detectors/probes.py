@@ -1,8 +1,11 @@
-"""Ranking active checks: which GPU is slow at the same work as the others of its model.
+"""Active checks: which GPU is slow at the same work as the others of its model, and which has become slow.
 
-A level test, not a change test: it ranks a GPU that was always slow. A GPU's result is the median of its runs, so
-one odd run decides nothing. Listed are GPUs that are at least τ slower than the median of the others *and* pass
-Benjamini–Hochberg at 5 % over the tail of a robust z whose null depends on the number of peers.
+``rank`` is a level test: it ranks a GPU that was always slow. A GPU's result is the median of its runs, so one odd run
+decides nothing. Listed are GPUs that are at least τ slower than the median of the others *and* pass Benjamini–Hochberg
+at 5 % over the tail of a robust z whose null depends on the number of peers.
+
+``changes`` judges each GPU's latest run by its own earlier ones and by those beside it (``run_level``, measured by
+``graynode evaluate slow``): a single run, so it asks for another and accuses nobody.
 """
 
 from __future__ import annotations
@@ -14,12 +17,16 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from graynode.detectors import conformal, residual
+from graynode.detectors import conformal, residual, run_level
 from graynode.detectors.accumulate import TAU
-from graynode.detectors.frames import codes
+from graynode.detectors.frames import Floats, Ints, codes
 
 MIN_RUNS: Final = 3
 """Fewer runs ask for another run, they accuse nobody."""
+CHANGED: Final = 6.0
+"""Spreads from which a run is no longer as the earlier ones: sgemm on Longhorn's V100s passes it in 1 of 6,927 runs."""
+_LEAST_JUDGED: Final = 2 * run_level.PRIOR_RUNS
+"""Runs with a past at this work before its usual spread is known."""
 _Q: Final = 0.05
 _Z_FLOOR: Final = 0.002
 """Least MAD in log units: 0.2 %, about twice a V100's own run-to-run spread in sgemm (0.107 %)."""
@@ -83,6 +90,51 @@ def rank(probes: pl.DataFrame) -> Ranking:
     return Ranking(table, refused, duplicates)
 
 
+def changes(probes: pl.DataFrame) -> pl.DataFrame:
+    """The latest run of every GPU at every kind of work: value, own ``baseline`` of so many ``earlier`` runs, peers
+    beside it, ``effect`` and ``score`` in spreads, and whether both say that it has become slower (``flagged``).
+
+    Null where it cannot be told: no earlier run, or too few runs at this work to know how much they usually differ.
+    """
+    rows = clean(probes)[0]
+    sign = np.where((rows.get_column("better") == "lower").to_numpy(), 1.0, -1.0)
+    work = _groups(rows)
+    judged = run_level.judge(
+        run_level.Runs(
+            history=codes(rows.get_column("gpu_uuid"), pl.Series(work)),
+            beside=codes(rows.get_column("node_id"), pl.Series(work), rows.get_column("ts").cast(pl.Int64)),
+            time_s=rows.get_column("ts").cast(pl.Int64).to_numpy() / 1e6,
+            worse=sign * np.log(rows.get_column("value").to_numpy()),
+        )
+    )
+    score, excess = _scores(judged, work), judged.excess
+    told = (score >= CHANGED) & (excess >= np.log1p(TAU)) & (judged.earlier >= MIN_RUNS)
+    return (
+        rows.with_columns(
+            pl.Series("baseline", np.exp(sign * judged.baseline), nan_to_null=True),
+            pl.Series("earlier", judged.earlier, dtype=pl.Int32),
+            pl.Series("peers", judged.peers, dtype=pl.Int32),
+            pl.Series("effect", np.where(np.isnan(score), np.nan, np.expm1(excess)), nan_to_null=True),
+            pl.Series("score", score, nan_to_null=True),
+            pl.Series("flagged", told, dtype=pl.Boolean),
+        )
+        .sort("gpu_uuid", *_SAME_WORK, "better", "ts", nulls_last=True, maintain_order=True)
+        .unique(subset=["gpu_uuid", *_SAME_WORK, "better"], keep="last", maintain_order=True)
+        .sort("effect", "gpu_uuid", descending=[True, False], nulls_last=True)
+    )
+
+
+def _scores(judged: run_level.Judged, work: Ints) -> Floats:
+    """Excess in spreads, each kind of work having its usual one. A loop over kinds of work: there are few."""
+    score, known = np.full(len(work), np.nan), ~np.isnan(judged.excess)
+    for kind in np.unique(work[known]):
+        here = known & (work == kind)
+        if here.sum() >= _LEAST_JUDGED:
+            usual = run_level.usual_spread(judged, run_level.resolution(judged.worse[work == kind]), here)
+            score[here] = judged.score(usual)[here]
+    return score
+
+
 def _judged(per_gpu: pl.DataFrame) -> list[pl.Series]:
     sign = np.where((per_gpu.get_column("better") == "lower").to_numpy(), 1.0, -1.0)
     worse = sign * np.log(per_gpu.get_column("value").to_numpy())
@@ -100,7 +152,7 @@ def _judged(per_gpu: pl.DataFrame) -> list[pl.Series]:
     ]
 
 
-def _groups(per_gpu: pl.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _groups(per_gpu: pl.DataFrame) -> Ints:
     return codes(pl.repeat("", per_gpu.height, eager=True), *(per_gpu.get_column(c) for c in (*_SAME_WORK, "better")))
 
 

@@ -30,9 +30,31 @@ def keep(kept: pl.DataFrame | None, new: pl.DataFrame) -> pl.DataFrame | None:
 
 
 def ranked(kept: pl.DataFrame) -> list[Candidate]:
-    """Findings about GPUs that are slow in a probe."""
+    """Findings about GPUs that are slow in a probe, and about those that are slower than in their earlier ones."""
     flagged = probes.rank(kept).table.filter("flagged")
-    return [_probe(row) for row in flagged.iter_rows(named=True)]
+    slower = probes.changes(kept).filter("flagged")
+    return [
+        *(_probe(row) for row in flagged.iter_rows(named=True)),
+        *(_change(row) for row in slower.iter_rows(named=True)),
+    ]
+
+
+def _change(row: dict[str, Any]) -> Candidate:
+    beside = f", {row['peers']} others beside it considered" if row["peers"] else ""
+    return {
+        **{k: row[k] for k in ("cluster", "node_id", "node", "boot_id", "gpu_uuid", "value", "unit", "baseline")},
+        **{k: row[k] for k in ("effect", "score", "peers")},
+        "since": row["ts"],
+        "subject": "gpu",
+        "cause": "slow_gpu",
+        "signal": "probe_change",
+        "threshold": probes.CHANGED,
+        "severity": "digest",
+        "message": f"{short(row['gpu_uuid'])} on {row['node']}: {row['operation']} is {row['effect']:.1%} slower than "
+        f"in its own {row['earlier']} earlier runs{beside}",
+        "action": "Run the probe once more on an idle node: one run alone accuses nobody",
+        "evidence": {k: row[k] for k in ("operation", "dtype", "variant", "earlier")},
+    }
 
 
 def _probe(row: dict[str, Any]) -> Candidate:

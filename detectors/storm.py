@@ -75,7 +75,7 @@ def covers(shift: Case, finding: Mapping[str, Any], context: Context) -> bool:
     subject = str(shift.told.get("subject"))
     if subject not in SHARED or finding.get("subject") in SHARED:
         return False
-    if _kind(finding) not in {_kind({"cause": e.get("of_cause"), "signal": e["signal"]}) for e in shift.entries}:
+    if _kind(finding) not in _kinds(shift):
         return False
     since = moment(finding.get("since")) or finding["ts"]
     if since < shift.since - WITH_IT or finding["ts"] < shift.since - WITH_IT:
@@ -87,6 +87,16 @@ def covers(shift: Case, finding: Mapping[str, Any], context: Context) -> bool:
     if subject == "rail" and finding.get("link") != place:
         return False
     return node_id in context.nodes(subject, place)
+
+
+def contains(shift: Case, other: Case, context: Context) -> bool:
+    """Whether another shift, of the same kind of trouble, is a part of this one: a rack of the driver that rolls."""
+    if other.told.get("subject") not in SHARED or not other.nodes or len(other.nodes) >= len(shift.nodes):
+        return False
+    if not (_kinds(shift) & _kinds(other)) or other.since < shift.since - WITH_IT:
+        return False
+    subject, place = str(shift.told["subject"]), str(shift.told["node_id"]).partition(":")[2]
+    return subject == "cluster" or other.nodes.keys() <= shift.nodes.keys() | context.nodes(subject, place)
 
 
 def joined(shift: Case, finding: Finding) -> dict[str, Any]:
@@ -106,6 +116,10 @@ def _kind(finding: Mapping[str, Any]) -> str:
     """What makes two findings one storm: the cause, and of a host's faults the mount or service."""
     signal = str(finding.get("signal"))
     return signal if finding.get("cause") == "host_fault" and signal.startswith(_SHARED_HOST) else str(finding["cause"])
+
+
+def _kinds(shift: Case) -> set[str]:
+    return {_kind({"cause": e.get("of_cause"), "signal": e["signal"]}) for e in shift.entries}
 
 
 def _groupable(finding: Finding) -> bool:

@@ -20,6 +20,9 @@ from graynode.detectors.residual import log_of
 _SPREAD_FLOOR: Final = 0.002
 """Least spread between ranks in log units: 0.2 %, twice a GPU's own run-to-run spread in sgemm (METHODS.md 1.9.2)."""
 _MOST_CORRELATED: Final = 0.9
+_CLEARLY: Final = 2.0
+"""What pipelines share varies so many times more than what is left: then it can be seen how each role answers to it."""
+_POWERS: Final = (0.3, 3.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +55,18 @@ def deviations(seconds: Floats, role: Ints) -> tuple[Floats, Floats]:
 def measure(seconds: Floats, role: Ints, pipeline: Ints | None, node: Ints) -> Excess:
     """The excess of busy ``seconds`` (ranks × steps) of one part of the work."""
     own, rest = deviations(seconds, role)
-    varies = 0.0
-    if pipeline is not None and len(np.unique(role[role >= 0])) > 1:
-        together = _of_pipelines(rest, role, pipeline, _median)
-        varies = float(1.4826 * np.nanmedian(np.abs(together))) if np.isfinite(together).any() else 0.0
-        rest = rest - np.nan_to_num(together)
-    noise_of_median = _standard_error(rest)
     level = own - _reference(own, role, node)
-    shared = np.zeros(len(own))
+    shared, varies = np.zeros(len(own)), 0.0
     if pipeline is not None and len(np.unique(role[role >= 0])) > 1:
-        shared = np.nan_to_num(_of_pipelines(level[:, None], role, pipeline, _lower)[:, 0])
+        together = np.nan_to_num(_of_pipelines(rest, role, pipeline, _median))
+        varies = float(1.4826 * np.median(np.abs(together)))
+        answer = _answers(rest, together, role)
+        rest = rest - answer[:, None] * together
+        shared = answer * np.nan_to_num(_of_pipelines((level / answer)[:, None], role, pipeline, _lower)[:, 0])
     left = level - shared
     left = left - _reference(left, role, node)
     spread, count = _spread(left, role)
-    noise = np.fmax(spread, noise_of_median)
+    noise = np.fmax(spread, _standard_error(rest))
     p = robust_tail(left / noise, np.full(len(left), count))
     return Excess(
         own=left,
@@ -76,6 +77,19 @@ def measure(seconds: Floats, role: Ints, pipeline: Ints | None, node: Ints) -> E
         lasting=_lasting(left, rest),
         varies=varies,
     )
+
+
+def _answers(rest: Floats, together: Floats, role: Ints) -> Floats:
+    """By what power each role's work grows with what its pipelines share, from how both vary; 1 where little varies.
+
+    Attention grows with a sequence's square and a loss layer does not: a stage that grows more is not slow for it.
+    """
+    clear = float(np.mean(together**2)) > _CLEARLY**2 * float(np.nanmean((rest - together) ** 2))
+    if not clear:
+        return np.ones(len(role))
+    both = _over(np.nan_to_num(rest * together).sum(axis=1, keepdims=True), role, _sum)[:, 0]
+    power = both / np.maximum(_over((together**2).sum(axis=1, keepdims=True), role, _sum)[:, 0], 1e-30)
+    return np.nan_to_num(np.clip(power, *_POWERS), nan=1.0)
 
 
 def _median(values: Floats, axis: int = 0) -> Floats:

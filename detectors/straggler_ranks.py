@@ -41,7 +41,7 @@ def _of_rank(view: View, limits: Limits, rank: int) -> Verdict:
         return ("application" if parts.min() < limits.parts_least * parts.max() else "unknown"), "other_work"
     if not view.stands_out(view.total, limits)[rank] or view.total.lasting[rank] < limits.lasting:
         return "unknown", "not_lasting"
-    if own < limits.shared_part * view.total.shared[rank]:
+    if own < limits.shared_part * abs(view.total.shared[rank]):
         return "application", "shared_data"
     return ("unknown", "own_data") if _by_data(view, limits, rank) else _HARDWARE
 

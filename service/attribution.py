@@ -36,10 +36,12 @@ SETTLE: Final = timedelta(seconds=60)
 SETTLE_UNTOLD: Final = timedelta(seconds=150)
 """The same where only an agent saw the job go: a scheduler is asked once a minute how it ended."""
 FINAL: Final = AFTER + SETTLE
-EVERY_S: Final = 10.0
+EVERY_S: Final = 5.0
 HANGS_EVERY: Final = timedelta(seconds=60)
 LOOK_BACK: Final = timedelta(hours=6)
 """How far back ends are made up for after a pause; older ones are judged when somebody asks."""
+LONGEST_JOB: Final = timedelta(days=15)
+"""Rows of a job older than this are not needed to judge its end: those of the end name its machines too."""
 _KEPT: Final = 20_000
 _NODE_ID: Final = "attribution"
 
@@ -76,6 +78,8 @@ class Attribution:
     _waiting: list[Message] = field(default_factory=list)
     _findings: list[dict[str, Any]] = field(default_factory=list)
     _over: dict[str, datetime] = field(default_factory=dict)
+    _version: int = -1
+    _pending: bool = False
     _next_hangs: datetime | None = None
     _sequence: int = 0
     _epoch: int = field(default_factory=time.time_ns)
@@ -121,21 +125,25 @@ class Attribution:
         return found
 
     def _ended(self, now: datetime) -> int:
-        told = 0
-        for job_id, end in self._reader.ended(self.cluster, now - LOOK_BACK, now + timedelta(hours=1)).items():
+        version = self.lake.version("job")
+        if version == self._version and not self._pending:
+            return 0
+        ends, told = self._reader.ended(self.cluster, now - LOOK_BACK, now + timedelta(hours=1)), 0
+        for job_id, end in ends.items():
             if self._over.get(job_id) == end:
                 continue
-            attempts = self._reader.attempts(self.cluster, job_id)
+            attempts = self._reader.attempts(self.cluster, job_id, now - LONGEST_JOB)
             told += sum(self._one(placed, now) for placed in attempts if _is_due(placed, now))
             if now - end >= FINAL:
                 self._over[job_id] = end
         _forget(self._over)
+        self._version, self._pending = version, any(now - end < FINAL for end in ends.values())
         return told
 
     def _hanging(self, now: datetime) -> int:
         told = 0
         for job_id in self._reader.stands_still(self.cluster, now):
-            running = [p for p in self._reader.attempts(self.cluster, job_id) if p.end is None]
+            running = [p for p in self._reader.attempts(self.cluster, job_id, now - LONGEST_JOB) if p.end is None]
             told += sum(self._one(placed, now) for placed in running[-1:])
         return told
 

@@ -6,12 +6,14 @@ scheduler's names are told by the machines that bore them (view ``job_placements
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 import polars as pl
+from polars import selectors
 
 from graynode.detectors.attribution import Case
 from graynode.detectors.attribution_hang import Standing, last_step, standing
@@ -20,17 +22,19 @@ from graynode.detectors.attribution_log import waited_since
 from graynode.detectors.attribution_machines import heard
 from graynode.pipeline.lake import Lake
 from graynode.pipeline.queries import Queries
-from graynode.pipeline.schema import JOB_ENDED
 
 _HISTORY: Final = timedelta(days=30)
 _OTHERS: Final = timedelta(days=7)
 _USUAL: Final = timedelta(minutes=50)
 """Windows before the end that say what a job usually draws."""
+_LOOKED_AT: Final = 20_000
+_BY_NAME: Final = r"^(slurm|kubernetes)(:|$)"
+"""``node_id`` of rows that only name a node, as in ``pipeline.job_views``."""
 _AROUND: Final = timedelta(minutes=2)
 _XIDS_OF_PROGRAMS: Final = ("xid", "application_error")
 _GPU: Final = (
     "ts", "cluster", "node_id", "boot_id", "gpu_uuid", "pci_bus_id_last", "job_id_last", "gpu_util_percent_mean",
-    "power_w_mean",
+    "power_w_mean", "job_rank_last",
 )  # fmt: skip
 _HOST: Final = ("ts", "cluster", "node_id", "node", "boot_id", "clock_skew_s_mean")
 _JOB: Final = ("ts", "cluster", "job_id", "node_id", "node", "state", "user", "end_ts", "allocated_ts", "requeues")
@@ -56,33 +60,38 @@ class Reader:
 
     def named(self, job: str) -> list[tuple[str, str]]:
         """Cluster and id of the jobs of this id; by the other name (``123_4``) where no id is so."""
+        rows = self.lake.read("job", None, None, ["cluster", "job_id", "job_alias"])
         for column in ("job_id", "job_alias"):
-            rows = self._ask(f"SELECT DISTINCT cluster, job_id FROM job WHERE {column} = {_quoted(job)} ORDER BY ALL")  # noqa: S608 (quoted)
-            if rows:
-                return [(row["cluster"], row["job_id"]) for row in rows]
+            found = rows.filter(pl.col(column) == job).select("cluster", "job_id").unique().sort("cluster", "job_id")
+            if found.height:
+                return list(found.iter_rows())
         return []
 
     def near(self, job: str, most: int = 5) -> list[dict[str, Any]]:
-        """Jobs whose id looks alike, and the latest ones that ended: for a person who mistyped."""
-        alike = f"jaro_winkler_similarity(job_id, {_quoted(job[:100])})"
-        sql = (
-            "SELECT cluster, job_id, max(state) AS state, max(end_ts) AS end_ts, "  # noqa: S608 (quoted)
-            f"max({alike}) AS alike FROM job GROUP BY ALL ORDER BY alike > 0.8 DESC, "
-            f"CASE WHEN alike > 0.8 THEN alike END DESC NULLS LAST, end_ts DESC NULLS LAST, job_id LIMIT {int(most)}"
-        )
-        return self._ask(sql)
+        """Jobs whose id looks alike, then the latest that ended: for a person who mistyped."""
+        rows = self.lake.read("job", None, None, ["cluster", "job_id", "end_ts", "ts"]).drop_nulls("job_id")
+        last = rows.group_by("cluster", "job_id").agg(pl.col("end_ts").max(), pl.col("ts").max())
+        latest = last.sort("end_ts", "ts", "job_id", descending=True, nulls_last=True).head(_LOOKED_AT)
+        alike = difflib.get_close_matches(job[:100], latest.get_column("job_id").to_list(), most, 0.7)
+        order = {job_id: place for place, job_id in reversed(list(enumerate(alike)))}
+        told = sorted(latest.iter_rows(named=True), key=lambda row: order.get(row["job_id"], most))
+        return told[:most]
 
     def span(self) -> tuple[int, datetime | None, datetime | None]:
         """How many jobs the lake has, and from when to when."""
-        (row,) = self._ask(
-            "SELECT count(DISTINCT (cluster, job_id)) AS jobs, min(ts) AS since, max(ts) AS until FROM job"
-        )
-        return row["jobs"], row["since"], row["until"]
+        rows = self.lake.read("job", None, None, ["ts", "cluster", "job_id"]).drop_nulls("job_id")
+        if rows.is_empty():
+            return 0, None, None
+        count = rows.select("cluster", "job_id").unique().height
+        since, until = rows.select(pl.col("ts").min().alias("since"), pl.col("ts").max().alias("until")).row(0)
+        return count, since, until
 
-    def attempts(self, cluster: str, job_id: str) -> list[Placement]:
-        """Its placements, on machines."""
-        sql = f"SELECT * FROM job_placements WHERE job_id = {_quoted(job_id)} AND cluster = {_quoted(cluster)}"  # noqa: S608 (quoted)
-        rows = self._frame(sql)
+    def attempts(self, cluster: str, job_id: str, since: datetime | None = None) -> list[Placement]:
+        """Its placements, by rows from ``since`` on; those under a scheduler's node names on the machines behind them."""
+        rows = self.lake.read("job", since, None)
+        rows = rows.filter(pl.col("cluster") == cluster, pl.col("job_id") == job_id)
+        if rows.get_column("node_id").str.contains(_BY_NAME).any():
+            rows = self._ask(f"FROM job_placements WHERE job_id = {_quoted(job_id)} AND cluster = {_quoted(cluster)}")
         return placements(rows) if rows.height else []
 
     def ended(self, cluster: str, since: datetime, until: datetime) -> dict[str, datetime]:
@@ -200,15 +209,17 @@ class Reader:
     def _missing(
         self, placed: Placement, log: pl.DataFrame, steps: pl.DataFrame, machines: Iterable[str]
     ) -> Iterable[str]:
-        for table in _ASKED:
-            if not self.lake.exists(table):
-                yield f"{table}: the lake has no such table"
-        if log.is_empty():
+        absent = [table for table in _ASKED if not self.lake.exists(table)]
+        for table in absent:
+            yield f"{table}: the lake has no such table"
+        if log.is_empty() and "job_log" not in absent:
             yield "job_log: no telling line of this job (reading outputs is opt-in: [job_log] paths)"
-        if steps.is_empty():
+        if steps.is_empty() and "step" not in absent:
             yield "step: no step times of this job (docs/steps.md)"
-        if placed.end is not None and placed.state not in (*JOB_ENDED, "requeued"):
+        if placed.end is not None and placed.state is None:
             yield "job: no scheduler said how it ended; an agent only saw it go"
+        if not placed.machines:
+            yield "job: on which machines it ran is not known"
         unheard = sorted(set(placed.machines) - set(machines))
         if unheard:
             names = ", ".join(str(placed.machines[n] or n) for n in unheard[:5])
@@ -230,13 +241,10 @@ class Reader:
         rows = self.lake.read(table, since, until, columns, machines)
         return rows.filter(pl.col("cluster") == cluster)
 
-    def _ask(self, sql: str) -> list[dict[str, Any]]:
-        return self._open().rows(sql)
-
-    def _frame(self, sql: str) -> pl.DataFrame:
+    def _ask(self, sql: str) -> pl.DataFrame:
         frame = pl.from_arrow(self._open().arrow(sql))
         assert isinstance(frame, pl.DataFrame)  # noqa: S101 (a table gives a frame; narrows the type)
-        return frame
+        return frame.with_columns(selectors.datetime().dt.convert_time_zone("UTC"))  # DuckDB calls it Etc/UTC
 
     def _open(self) -> Queries:
         if self._queries is None:

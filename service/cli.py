@@ -396,6 +396,18 @@ def thresholds_accept(
 
 
 @app.command()
+def lemons(
+    at: Annotated[str, typer.Option(help="Rank by what was known then, ISO 8601; default now.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="For a machine; all nodes.")] = False,
+    most: Annotated[int, typer.Option(min=1, help="Rows of the table.")] = 20,
+    lake: Annotated[str | None, typer.Option(help="Lake to ask, instead of the configured one.")] = None,
+    config: ConfigPath = None,
+) -> None:
+    """Nodes by how likely they are to fault next, why, and which are on probation after a repair."""
+    _call("lemons", _load(config, lake__path=lake), at, as_json=as_json, most=most)
+
+
+@app.command()
 def evaluate(
     track: Annotated[str, typer.Argument(help="slow, attribution, lemons, fleet or host (docs/evaluation.md).")],
     data: Annotated[Path | None, typer.Option(help="Folder of the track's data, in its public set's format.")] = None,

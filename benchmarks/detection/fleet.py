@@ -15,11 +15,11 @@ from graynode.benchmarks.detection import fleet_ablations, fleet_baselines, flee
 from graynode.benchmarks.detection import fleet_sweep as sweep
 from graynode.benchmarks.detection.faults import FAMILIES, SEVERE_5PCT
 from graynode.benchmarks.detection.fleet_core import Limits, Size
-from graynode.benchmarks.detection.fleet_sweep import BASE, CELLS, HARSH, Case, generator
 from graynode.benchmarks.detection.fleet_site_figures import whole
+from graynode.benchmarks.detection.fleet_sweep import BASE, CELLS, HARSH, Case, generator
 from graynode.benchmarks.detection.frozen import frozen
 from graynode.benchmarks.detection.noise import Noise
-from graynode.benchmarks.detection.result import DataError, Figures, Result
+from graynode.benchmarks.detection.result import DataError, Figure, Figures, Result
 from graynode.detectors.thresholds import shipped
 
 CASES: Final = tuple(Case(f, s) for f in FAMILIES for s in f.severities)
@@ -101,7 +101,7 @@ def _base(seed: int, extent: _Extent, limits: Limits) -> tuple[Figures, list[str
     for case in CASES:
         note = "family seen only in test" if case.family.test_only else ""
         figures |= fleet_figures.of_delays(f"base.{case.name}", enriched.delay_min[case.name], generator(seed, 4), note)
-    figures["base.fleet_mean_moved_sigma"] = fleet_figures.Figure(
+    figures["base.fleet_mean_moved_sigma"] = Figure(
         enriched.fleet_moved, note="the most that all faults of one fleet moved its mean together; to stay below 0.1"
     )
     five = figures[f"base.{FIVE.name}.recall"]
@@ -121,7 +121,7 @@ def _natural(happened: list[fleet_natural.Natural]) -> Figures:
         "natural.precision": fleet_figures.share(found, found + false, note),
         "natural.recall": fleet_figures.share(found, len(every), f"{note}; those of a few minutes included"),
         "natural.false_per_node_day": fleet_figures.rate(false, sum(n.node_days for n in happened)),
-        "natural.lead_h_median": fleet_figures.Figure(
+        "natural.lead_h_median": Figure(
             lead[len(lead) // 2] if lead else None, n=len(lead),
             note="from finding to the fault's end, as if each ended in a hard failure: reported, not claimed",
         ),
@@ -167,8 +167,8 @@ def _to_reach(noise: Noise) -> str:
 def _notes(full: bool) -> list[str]:
     return [
         "Simulated: what is measured holds for the noise model (benchmarks/detection/noise.py), not for a site.",
-        "Thresholds are quantiles of healthy training fleets (frozen/fleet.json), one set for each noise as a site makes "
-        "its own; no fault was looked at. Random numbers of training and test are disjoint whatever the seed.",
+        "Thresholds are quantiles of healthy training fleets (frozen/fleet.json), one set for each noise, as a site "
+        "makes its own; no fault was looked at. Random numbers of training and test differ whatever the seed.",
         "Delays run from the fault's onset, which is anywhere in a window, to the end of the window that crosses. A "
         "window closes 15 s after its end, 60 s where nothing newer came: that lateness is not in them.",
         "A slowdown of 2 % is below half of tau (5 %): the sequential test is not meant to find it within hours.",

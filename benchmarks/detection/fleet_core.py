@@ -94,7 +94,9 @@ class Fleet:
         self._days: Array = noise.offset * rng.standard_normal((_DAYS_KEPT, *shape), dtype=np.float32)
         self.base: Array = self._baseline()
         self.offset: Array = self._noise.offsets(*shape)
-        self._level: Array = np.float32(_BETWEEN_GPUS) * rng.standard_normal(shape, dtype=np.float32)
+        self._level: Array = np.zeros(shape, dtype=np.float32)
+        if not self._method.own_history:
+            self._level = np.float32(_BETWEEN_GPUS) * rng.standard_normal(shape, dtype=np.float32)
         self.age = np.zeros(size.jobs, dtype=np.int64)
         self._ends = self._left(size.jobs)
         self.across: Array = np.zeros(shape, dtype=np.float32)
@@ -106,24 +108,24 @@ class Fleet:
         self.limits = Limits(None, None)
         """Sums are held within twice the limit, and from half of it on a GPU's windows are not learned."""
 
-    def step(self, effect: Array | None = None) -> Array:
-        """One window of healthy noise, worse by ``effect`` where given; gives the residual across jobs."""
-        self._change_jobs()
-        x = self._noise.next() + self.offset
-        if effect is not None:
-            x += effect
-        r = self.score(x)
-        self.age += 1
-        return r
+    def step(self, effect: Array | None = None) -> None:
+        """One window of healthy noise, worse by ``effect`` where given."""
+        x = self.window()
+        self.score(x if effect is None else x + effect)
 
-    def score(self, x: Array) -> Array:
+    def window(self) -> Array:
+        """The next window's values of healthy GPUs; jobs that are over have made room for others."""
+        self._change_jobs()
+        return self._noise.next() + self.offset
+
+    def score(self, x: Array) -> None:
         """One window's values through residual and sums."""
         known = x - self.base if self._method.own_history else x + self._level
         r = self._against_peers(known)
         self.across = self._sum(self.across, r, self.limits.across)
         self.in_job = self._sum(self.in_job, self._since_job_began(x), self.limits.in_job)
         self._learn(r)
-        return r
+        self.age += 1
 
     def midnight(self) -> None:
         """A day has passed: its centre joins the history, and baselines are made anew."""

@@ -125,6 +125,7 @@ def noisy_tenants(site: Site, rng: np.random.Generator) -> Scenario:
             load = rng.random(len(rows))
             m.scale("gpu", "gpu_util_percent", rows, 0.0, 100.0 * load)
             m.scale("gpu", "gpu_idle_s", rows, 0.0, np.where(load < 0.2, 20.0, 0.0))
+            m.put("gpu", "pcie_gen_last", rows, 5.0)
             m.scale("gpu", "power_w", rows, 0.0, 120.0 + 560.0 * load)
             m.scale("gpu", "sm_clock_mhz", rows, 1.0 - 0.08 * rng.random(len(rows)))
             m.scale("gpu", "temp_c", rows, 0.0, 35.0 + 30.0 * load)

@@ -27,7 +27,7 @@ _SETTLE: Final = 2 * 120
 _FLEET_MOVES: Final = 0.09
 """Sigmas that all faults of a fleet together may move its mean: the issue's limit is 0.1."""
 _TRAIN, _TEST = 20_261_130, 7
-GPUS: Final = 80
+_FLEET: Final = Size()
 
 
 def generator(*path: int, training: bool = False) -> np.random.Generator:
@@ -105,12 +105,11 @@ class Enriched:
 
 def enriched(
     noise: Noise, cases: Sequence[Case], each: int, limits: Limits, rng: np.random.Generator,
-    method: Method | None = None,
+    method: Method | None = None, size: Size = _FLEET,
 ) -> Enriched:  # fmt: skip
-    """``each`` faults of every case, one to a job, in fleets so large that their means hardly move."""
+    """``each`` faults of every case, one to a job, spread over fleets of ``size`` so that their means hardly move."""
     wanted = np.repeat(np.arange(len(cases)), each)
     rng.shuffle(wanted)
-    size = Size(gpus=GPUS)
     effects = np.array([c.effect for c in cases])
     most = _FLEET_MOVES * noise.sigma * size.jobs * size.gpus
     fleets, moved = _fleets(effects[wanted], most, size.jobs), 0.0

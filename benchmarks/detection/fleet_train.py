@@ -24,7 +24,7 @@ MARGIN: Final = 1.1
 USABLE: Final = 1.2
 """S that a 5 % slowdown reaches in 24 minutes. A reference that healthy GPUs take that far tells nothing."""
 DAYS: Final = 30
-DAYS_OF_SWEEP: Final = 8
+DAYS_OF_SWEEP: Final = 3
 """Days of 1,250 nodes: of the two cells whose figures are certified, and of the others."""
 _TAIL: Final = 0.01
 SEED: Final = 1

@@ -65,8 +65,8 @@ def run(data: Path | None, seed: int, *, full: bool = False) -> Result:
     return result
 
 
-def evaluate(data: Path, seed: int, values: dict[str, Any]) -> Result:
-    """The same with other ``values`` than the frozen ones."""
+def evaluate(data: Path, seed: int, values: dict[str, Any], *, compare: bool = True) -> Result:
+    """The same with other ``values`` than the frozen ones; without baselines and ablations if not to ``compare``."""
     found = read(data)
     result = Result(
         track="slow",
@@ -77,7 +77,9 @@ def evaluate(data: Path, seed: int, values: dict[str, Any]) -> Result:
         notes=notes(found, values),
     )
     for cell in _cells(found, values, seed):
-        _evaluate(cell, values, result)
+        _ours(cell, values, result)
+        if compare:
+            _others(cell, values, result)
     _against_targets(result, values["targets"])
     return result
 
@@ -110,15 +112,18 @@ def _judged(case: Case, fold: IntArray, values: dict[str, Any]) -> BoolArray:
     return np.asarray(known & (judged.earlier >= values["history"][-1]), dtype=np.bool_)
 
 
-def _evaluate(cell: Cell, values: dict[str, Any], result: Result) -> None:
+def _ours(cell: Cell, values: dict[str, Any], result: Result) -> None:
     scored = cell.scored(ours(cell.case, values["shipped_score"]), SLOWDOWNS)
     result.figures |= _figures(cell, scored, SLOWDOWNS, values, values["draws"])
     result.failures += failures(cell.name, cell.case, scored, values["rates"])
+
+
+def _others(cell: Cell, values: dict[str, Any], result: Result) -> None:
     others = [(result.baselines, m) for m in all_baselines(cell.case, cell.seed)]
     others += [(result.ablations, m) for m in ablations(cell.case)]
     for kind, method in others:
-        of_method = cell.scored(method, _OTHERS_SLOWDOWNS)
-        named = _figures(cell, of_method, _OTHERS_SLOWDOWNS, values, values["draws_of_others"])
+        scored = cell.scored(method, _OTHERS_SLOWDOWNS)
+        named = _figures(cell, scored, _OTHERS_SLOWDOWNS, values, values["draws_of_others"])
         kind.setdefault(method.name, {}).update(named)
 
 

@@ -38,8 +38,8 @@ def vus(labels: Bools, score: FloatArray, longest: int) -> Volume:
     """
     _check(labels, score)
     ranks, alarms = _ranks(score)
-    ranges = _ranges(labels)
-    areas = np.array([_areas(labels, ranges, ranks, alarms, buffer) for buffer in range(longest + 1)])
+    spans = ranges(labels)
+    areas = np.array([_areas(labels, spans, ranks, alarms, buffer) for buffer in range(longest + 1)])
     pr, roc = areas.mean(axis=0)
     return Volume(float(pr), float(roc))
 
@@ -48,7 +48,7 @@ def range_auc(labels: Bools, score: FloatArray, buffer: int) -> Volume:
     """The areas with one buffer. Errors as ``vus``."""
     _check(labels, score)
     ranks, alarms = _ranks(score)
-    pr, roc = _areas(labels, _ranges(labels), ranks, alarms, buffer)
+    pr, roc = _areas(labels, ranges(labels), ranks, alarms, buffer)
     return Volume(pr, roc)
 
 
@@ -79,42 +79,42 @@ def _ranks(score: FloatArray) -> tuple[IntArray, FloatArray]:
     return ranks, np.cumsum(np.bincount(ranks, minlength=THRESHOLDS)).astype(np.float64)
 
 
-def _ranges(labels: Bools) -> IntArray:
+def ranges(labels: Bools) -> IntArray:
     """First and last sample of each labelled range, shape (ranges, 2)."""
     edges = np.diff(labels.astype(np.int8), prepend=0, append=0)
     return np.column_stack([np.flatnonzero(edges == 1), np.flatnonzero(edges == -1) - 1])
 
 
-def _areas(labels: Bools, ranges: IntArray, ranks: IntArray, alarms: FloatArray, buffer: int) -> tuple[float, float]:
+def _areas(labels: Bools, spans: IntArray, ranks: IntArray, alarms: FloatArray, buffer: int) -> tuple[float, float]:
     inside = np.cumsum(np.bincount(ranks[labels], minlength=THRESHOLDS))
-    near = np.cumsum(np.bincount(ranks, weights=_buffer(labels, ranges, buffer), minlength=THRESHOLDS))
+    near = np.cumsum(np.bincount(ranks, weights=_buffer(labels, spans, buffer), minlength=THRESHOLDS))
     hits = inside + near
     positives = labels.sum() + near / 2.0
-    recall = np.minimum(hits / positives, 1.0) * _met(ranges, ranks, buffer)
+    recall = np.minimum(hits / positives, 1.0) * _met(spans, ranks, buffer)
     false = (alarms - hits) / (len(labels) - positives)
     pr = np.sum(np.diff(recall, prepend=0.0) * hits / alarms)
     x, y = np.concatenate([[0.0], false, [1.0]]), np.concatenate([[0.0], recall, [1.0]])
     return float(pr), float(np.sum(np.diff(x) * (y[1:] + y[:-1]) / 2.0))
 
 
-def _buffer(labels: Bools, ranges: IntArray, buffer: int) -> FloatArray:
+def _buffer(labels: Bools, spans: IntArray, buffer: int) -> FloatArray:
     """Weight of each sample outside the ranges: those of the ranges it is near, in sum at most 1."""
     reach = buffer // 2
     if not reach:
         return np.zeros(len(labels))
     away = np.arange(1, reach + 1)
-    fall = np.tile(np.sqrt(1.0 - away / buffer), (2 * len(ranges), 1))
-    at = np.concatenate([ranges[:, 1, None] + away, ranges[:, 0, None] - away]) + reach
+    fall = np.tile(np.sqrt(1.0 - away / buffer), (2 * len(spans), 1))
+    at = np.concatenate([spans[:, 1, None] + away, spans[:, 0, None] - away]) + reach
     weights = np.bincount(at.ravel(), weights=fall.ravel(), minlength=len(labels) + 2 * reach)
     inner = weights[reach : reach + len(labels)]
     return np.where(labels, 0.0, np.minimum(inner, 1.0))
 
 
-def _met(ranges: IntArray, ranks: IntArray, buffer: int) -> FloatArray:
+def _met(spans: IntArray, ranks: IntArray, buffer: int) -> FloatArray:
     """Share of the widened ranges (those that touch are one) that each threshold hits."""
     reach = buffer // 2
-    apart = np.flatnonzero(ranges[1:, 0] - ranges[:-1, 1] > 2 * reach)
-    first = np.maximum(ranges[np.append(0, apart + 1), 0] - reach, 0)
-    last = np.minimum(ranges[np.append(apart, len(ranges) - 1), 1] + reach, len(ranks) - 1)
+    apart = np.flatnonzero(spans[1:, 0] - spans[:-1, 1] > 2 * reach)
+    first = np.maximum(spans[np.append(0, apart + 1), 0] - reach, 0)
+    last = np.minimum(spans[np.append(apart, len(spans) - 1), 1] + reach, len(ranks) - 1)
     best = np.array([ranks[a : b + 1].min() for a, b in zip(first, last, strict=True)])
     return np.asarray(np.cumsum(np.bincount(best, minlength=THRESHOLDS)) / len(best), dtype=np.float64)

@@ -56,7 +56,10 @@ def test_lost_samples_are_told() -> None:
     def lossy(_: int, c: Columns) -> None:
         c["samples_taken_sum"][2] *= 0.7
 
-    found = told(Cluster(nodes=4, host_fault=lossy), 12)
+    def lost(_: int, c: Columns) -> None:
+        c["samples"][16:24] = 18.0
+
+    found = told(Cluster(nodes=4, host_fault=lossy, gpu_fault=lost), 12)
     assert set(found["signal"]) == {"samples"}
     assert set(found["node"]) == {"node002"}
 
@@ -83,3 +86,53 @@ def test_calls_that_take_four_times_as_long_are_told_against_their_own_past() ->
     found = told(Cluster(nodes=4, host_fault=slow), 40)
     assert set(found["signal"]) == {"call_latency"}
     assert set(found["node"]) == {"node001"}
+
+
+def test_a_dead_exporter_beside_nvml_is_no_blindness() -> None:
+    """A third of the collections fails, and all GPU samples are there: a line of the digest that names the source."""
+
+    def lossy(_: int, c: Columns) -> None:
+        c["samples_taken_sum"][2] *= 0.66
+
+    said = {"ts": START, "node_id": "id-node002", "entity": "GPU-002-0", "field": "*", "state": "stale",
+            "reason": "the exporter does not answer", "table_name": "gpu"}  # fmt: skip
+    quality = pl.DataFrame([said])
+    found = told(Cluster(nodes=4, host_fault=lossy), 12, lambda _, r: replace(r, quality=quality))
+    assert set(found["signal"]) == {"source"}
+    assert set(found["severity"]) == {"digest"}
+    assert "one source fails (the exporter does not answer)" in found["message"][0]
+
+
+def gpus_gone(since: int, quality: pl.DataFrame | None = None) -> Callable[[int, Round], Round]:
+    def cut(w: int, r: Round) -> Round:
+        gone = replace(r, gpu=r.gpu.filter(pl.col("node_id") != "id-node001")) if w >= since else r
+        return gone if quality is None else replace(gone, quality=quality)
+
+    return cut
+
+
+def test_a_node_that_speaks_without_its_gpus_is_told() -> None:
+    """Host rows go on, no GPU row comes: nothing is known of the GPUs."""
+    found = told(Cluster(nodes=6), 20, gpus_gone(5))
+    assert set(found["signal"]) == {"no_gpu_rows"}
+    assert set(found["node_id"]) == {"id-node001"}
+    assert found["ts"].min() == START + timedelta(seconds=14 * 30)
+
+
+def test_gpus_that_somebody_has_taken_from_monitoring_are_not_missed() -> None:
+    """``agent release`` says so itself; a node that never had a GPU has none to miss."""
+    said = {"ts": START, "node_id": "id-node001", "table_name": "gpu", "entity": "id-node001", "field": "*",
+            "state": "paused", "reason": "planned: released for a reset"}  # fmt: skip
+    assert told(Cluster(nodes=6), 20, gpus_gone(5, pl.DataFrame([said]))).is_empty()
+    assert told(Cluster(nodes=6), 20, gpus_gone(0)).is_empty()
+
+
+def test_a_rack_that_falls_silent_is_the_rack() -> None:
+    """Its nodes are in no row of the round any more; the inventory still knows where they stood."""
+    rows = [{"ts": START, "node_id": f"id-node{n:03d}", "kind": "node", "entity": f"id-node{n:03d}", "domain": None,
+             "attributes": f'{{"rack": "r{n // 4}"}}'} for n in range(24)]  # fmt: skip
+    stands = pl.DataFrame(rows, schema_overrides={"domain": pl.String})
+    dark = without({f"id-node{n:03d}" for n in range(4, 8)}, 5)
+    found = told(Cluster(nodes=24), 27, lambda w, r: replace(dark(w, r), inventory=stands))
+    assert set(found["node_id"]) == {"rack:r1"}
+    assert set(found["cause"]) == {"monitoring_blind"}

@@ -10,7 +10,8 @@ import polars as pl
 from window_rounds import Cluster, Columns
 
 from graynode.detectors.base import TOLD, State
-from graynode.detectors.links import Links
+from graynode.detectors.links import Links, timeout
+from graynode.detectors.thresholds import for_site, shipped
 
 PORT = 2
 """Row of port mlx5_0/1 of node 1."""
@@ -168,3 +169,83 @@ def test_an_nvlink_is_the_platforms_and_its_errors_are_told_once() -> None:
     assert set(said["severity"]) == {"ticket"}
     assert set(said["signal"]) == {"outage_30s"}
     assert "what ran over it" in said["message"][0]
+
+
+def test_a_port_that_flaps_every_eight_minutes_is_told_by_its_penalty() -> None:
+    """Never three times in ten minutes, and still no port for a collective; every two hours it is not told."""
+    often = told(outages([(w, 1.0, 1.0) for w in range(2, 90, 16)]), 90)
+    assert set(often.get_column("signal")) <= {"flap", "down_in_pieces"}
+    assert "again and again, minutes apart" in often["message"][0]
+    assert told(outages([(2, 1.0, 1.0), (242, 1.0, 1.0)]), 250).is_empty()
+
+
+def test_a_site_s_own_timeout_decides_which_outage_ends_jobs() -> None:
+    """Eleven seconds are nothing where collectives wait for twenty, twenty-one end everything."""
+    own = for_site(shipped(), timeout(20.0), "own")
+
+    def played(seconds: float) -> pl.DataFrame:
+        detector, state, found = Links(own), {}, []
+        for round_ in outages([(5, seconds, seconds)]).rounds(8):
+            scored = detector.score(round_, state)
+            state = scored.state
+            found.append(scored.findings)
+        return pl.concat(found).filter(TOLD)
+
+    short = played(11.0)
+    assert "page" not in short["severity"].to_list()
+    assert set(short["signal"]) <= {"down_in_pieces"}
+    (said,) = played(21.0)["message"].to_list()
+    assert "every job whose collectives give up after 20 s" in said
+
+
+def test_errors_at_a_rate_that_no_link_should_have_are_told_with_kind_and_source() -> None:
+    """More than 120 symbol errors an hour, for two minutes, and the limit's source beside it."""
+
+    def noisy(_: int, c: Columns) -> None:
+        c["symbol_errors_delta"][PORT] = 3.0
+
+    found = told(Cluster(nodes=4, link_fault=noisy), 6)
+    assert set(found.get_column("signal")) == {"error_rate"}
+    assert found["ts"].n_unique() == 3
+    assert "symbol errors at 0.1 errors/s, where 0.0333 is the limit" in found["message"][0]
+    assert json.loads(found["evidence"][0])["limit_from"] == "NVSentinel: 120 an hour"
+
+
+def test_one_bad_port_of_several_is_named_among_its_neighbours() -> None:
+    """A cable, not the node: the other port is well; and all of them at once are the node's side."""
+
+    def both(w: int, c: Columns) -> None:
+        if w == 5:
+            for port in (PORT, PORT + 1):
+                c["down_s_sum"][port] = c["outage_s_max"][port] = 9.0
+                c["downs_sum"][port] = 1.0
+
+    one = told(outages([(5, 9.0, 9.0)]), 7)
+    assert one["message"][0].endswith("; 1 of the node's 2 ports are well")
+    assert "all 2 ports of the node are concerned" in told(Cluster(nodes=4, link_fault=both), 7)["message"][0]
+
+
+def test_ports_and_generations_of_nvlinks_have_laws_of_their_own() -> None:
+    """Ports that often err do not excuse an Ethernet port that never did: groups follow the kind of link."""
+    detector, state = Links(), {}
+
+    def fault(_: int, c: Columns) -> None:
+        c["symbol_errors_delta"][:] = 1.0
+
+    for round_ in Cluster(nodes=4, link_fault=fault).rounds(2):
+        kinds = ["infiniband"] * 4 + ["ethernet"] * 4
+        mixed = replace(round_, link=round_.link.with_columns(link_kind_last=pl.Series(kinds)))
+        state = detector.score(mixed, state).state
+    assert state["link"].height == 8
+
+
+def test_a_gpu_that_never_had_all_of_its_model_s_nvlinks_is_told() -> None:
+    """Seventeen from the first day on, where all others have eighteen; a card without a bridge has none to lose."""
+
+    def never(_: int, c: Columns) -> None:
+        c["nvlink_links_active_last"][7], c["nvlink_links_inactive_last"][7] = 17.0, 1.0
+        c["nvlink_links_active_last"][9], c["nvlink_links_inactive_last"][9] = 0.0, 18.0
+
+    found = told(Cluster(nodes=4, gpu_fault=never), 6)
+    assert set(found["gpu_uuid"]) == {"GPU-000-7"}
+    assert "17 of 18 NVLinks are active" in found["message"][0]

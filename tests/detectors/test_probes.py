@@ -139,3 +139,59 @@ def test_three_gpus_are_too_few_to_rank_and_results_of_nonsense_are_refused() ->
     assert nonsense.refused == 4
     assert nonsense.table.is_empty()
     assert probes.rank(pl.DataFrame(schema={"ts": pl.Datetime("us", "UTC")})).table.is_empty()
+
+
+def slower_in_its_latest_run(probes: pl.DataFrame, gpu: str, factor: float) -> pl.DataFrame:
+    latest = (pl.col("gpu_uuid") == gpu) & (pl.col("ts") == probes.filter(pl.col("gpu_uuid") == gpu)["ts"].max())
+    return probes.with_columns(value=pl.col("value") * pl.when(latest).then(factor).otherwise(1.0))
+
+
+def test_a_gpu_that_is_six_percent_slower_than_it_was_is_named_and_no_other(longhorn: pl.DataFrame) -> None:
+    """As they were no GPU has left its past by 5 %; one of the fast half made 6 % slower has, and no level shows it."""
+    assert not probes.changes(longhorn).get_column("flagged").any()
+    table = probes.rank(longhorn).table.filter(pl.col("runs") > 10)
+    fast = table.filter(pl.col("effect") < -0.01).row(0, named=True)["gpu_uuid"]
+    slower = slower_in_its_latest_run(longhorn, fast, 1.06)
+    found = probes.changes(slower).filter("flagged").row(0, named=True)
+    assert probes.changes(slower).get_column("flagged").sum() == 1
+    assert found["gpu_uuid"] == fast
+    assert found["effect"] == pytest.approx(0.06, abs=0.005)
+    assert not probes.rank(slower).table.filter(gpu_uuid=fast).get_column("flagged").any()
+
+
+def test_one_slower_run_asks_for_another_and_makes_no_ticket(longhorn: pl.DataFrame) -> None:
+    """The finding is a digest and says against how many earlier runs."""
+    gpu = longhorn.group_by("gpu_uuid").len().filter(pl.col("len") > 60).get_column("gpu_uuid").min()
+    assert isinstance(gpu, str)
+    slower = slower_in_its_latest_run(longhorn, gpu, 1.1)
+    found = Slow().score(Round(START, 30, EMPTY, EMPTY, EMPTY, EMPTY, slower, EMPTY, EMPTY), {}).findings
+    [change] = found.filter(pl.col("signal") == "probe_change").iter_rows(named=True)
+    assert change["gpu_uuid"] == gpu
+    assert change["severity"] == "digest"
+    assert "39 earlier runs" in change["message"]
+    assert change["score"] > change["threshold"]
+
+
+def test_a_change_is_not_told_without_a_past_or_where_nobody_knows_how_much_runs_differ() -> None:
+    """First runs, and three GPUs with two runs each: null, not flagged."""
+    once = probes.changes(results(healthy() | {"GPU-new": [1.0]}))
+    assert once.filter(gpu_uuid="GPU-new").row(0, named=True)["score"] is None
+    few = probes.changes(results({g: [3000.0, 1500.0] for g in "abc"}))
+    assert few.get_column("score").null_count() == 3
+    assert not few.get_column("flagged").any()
+    assert probes.changes(pl.DataFrame(schema={"ts": pl.Datetime("us", "UTC")})).is_empty()
+
+
+def test_runs_beside_it_that_slowed_as_well_clear_a_gpu() -> None:
+    """A whole node 8 % slower at once is no change of one of its GPUs."""
+    values = healthy(48)
+    table = results(values).with_columns(
+        node_id=pl.concat_str(pl.lit("n"), (pl.col("gpu_uuid").str.slice(4).cast(pl.Int64) // 8).cast(pl.String))
+    )
+    table = pl.concat([table, table.with_columns(ts=pl.col("ts") + timedelta(hours=9))])
+    last = table.get_column("ts").max()
+    hot = table.with_columns(
+        value=pl.col("value") * pl.when((pl.col("node_id") == "n2") & (pl.col("ts") == last)).then(0.92).otherwise(1.0)
+    )
+    assert not probes.changes(hot).get_column("flagged").any()
+    assert probes.changes(hot.with_columns(node_id=pl.col("gpu_uuid"))).get_column("flagged").sum() == 8

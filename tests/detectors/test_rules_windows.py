@@ -72,6 +72,40 @@ def test_a_flag_counts_at_once(column: str, signal: str, cause: str, severity: s
     assert json.loads(over["evidence"])["clears"] == [signal]
 
 
+@pytest.mark.parametrize(
+    ("column", "below", "from_", "signal", "owner"),
+    [
+        ("row_remaps_uncorrectable_last", 511.0, 512.0, "rows_remapped_512", "vendor"),
+        ("row_remaps_correctable_last", 10.0, 11.0, "rows_remapped_10", "platform"),
+        ("bank_remap_none_last", 0.0, 1.0, "bank_exhausted", "vendor"),
+        ("ecc_dbe_aggregate_sram_last", 4.0, 5.0, "sram_uncorrectable", "vendor"),
+        ("retired_pages_sbe_last", 59.0, 60.0, "retired_pages_60", "vendor"),
+    ],
+)
+def test_return_limits_count_from_their_value_with_their_source(
+    column: str, below: float, from_: float, signal: str, owner: str
+) -> None:
+    """One less says nothing (of that limit); the limit itself is a ticket that names who set it."""
+    level = only(column, lambda w: below if w < 3 else from_)
+    told = [(w, f) for w, f in played(Cluster(nodes=2, gpu_fault=level).rounds(5)) if f["signal"] == signal]
+    assert [(w, f["severity"], f["cause"]) for w, f in told] == [(3, "ticket", "memory_degraded")]
+    evidence = json.loads(told[0][1]["evidence"])
+    assert evidence["owner"] == owner
+    assert evidence["action_source"]
+
+
+def test_remapped_rows_of_both_kinds_add_up_and_unknown_ones_are_not_zero() -> None:
+    """Six and five make eleven; where neither is read there is no answer."""
+
+    def both(_: int, c: Columns) -> None:
+        c["row_remaps_uncorrectable_last"] = np.zeros(len(c["samples"]))
+        c["row_remaps_correctable_last"] = np.full(len(c["samples"]), np.nan)
+        c["row_remaps_uncorrectable_last"][3], c["row_remaps_correctable_last"][3] = 6.0, 5.0
+
+    told = played(Cluster(nodes=2, gpu_fault=both).rounds(2))
+    assert [(f["signal"], f["value"]) for _, f in told] == [("rows_remapped_10", 11.0)]
+
+
 def test_a_flag_becomes_an_incident_that_ends_with_the_flag() -> None:
     """While the flag stands the incident stands, however long; it resolves after the flag has gone."""
     flag = only("row_remap_pending_last", lambda w: 1.0 if w < 4 else 0.0)
@@ -252,6 +286,23 @@ def test_inventory_says_what_a_node_should_have() -> None:
     fault = counts(1, lambda _: (7, 7))
     rounds = [replace(r, inventory=inventory) for r in Cluster(nodes=4, host_fault=fault).rounds(4)]
     assert [(w, f["node_id"]) for w, f in played(rounds)] == [(1, "id-node001")]
+
+
+def test_a_node_that_never_had_as_many_as_its_kind_is_told() -> None:
+    """Seven from the first boot on where its eleven sisters have eight: a ticket; of a mixed kind nothing is known."""
+
+    def seven(_: int, c: Columns) -> None:
+        counts(1, lambda _: (7, 7))(0, c)
+        c["gpus_read_max"][[0, *range(2, 12)]] = c["gpus_expected_max"][[0, *range(2, 12)]] = 8.0
+
+    def rounds(names: list[str]) -> Iterator[Round]:
+        for r in Cluster(nodes=12, gpus=1, host_fault=seven).rounds(6):
+            yield replace(r, host=r.host.with_columns(product_name_last=pl.Series(names)))
+
+    told = played(rounds(["DGX H100"] * 12))
+    assert [(f["node_id"], f["signal"], f["severity"]) for _, f in told] == [("id-node001", "gpus_short", "ticket")]
+    assert "others of its kind have 8" in told[0][1]["message"]
+    assert played(rounds(["DGX H100"] * 4 + ["VM"] * 8)) == []
 
 
 def test_a_smaller_count_for_a_week_is_the_nodes_new_size() -> None:

@@ -1,11 +1,10 @@
-"""A small site on one machine for tests of what people say: a configuration, a spool, a lake, and the pipeline's work."""
+"""A small site on one machine for tests of what people say: a configuration, a spool, a lake, the pipeline's work."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 from roles import to_toml
+from typer.testing import CliRunner
 
 from graynode.pipeline.codec import decode
 from graynode.pipeline.deadletter import DeadLetters
@@ -21,12 +21,21 @@ from graynode.pipeline.lake_format import conform
 from graynode.pipeline.land import Landing
 from graynode.pipeline.spool import SpoolBus
 from graynode.pipeline.spool_writer import SpoolProducer
+from graynode.service.cli import app
 from graynode.service.config import Config, load
 from graynode.service.pipeline import TOPICS
 
 CLUSTER = "prod"
 NOW = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
-GRAYNODE = Path(sys.executable).with_name("graynode")
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended, and what it said."""
+
+    returncode: int
+    stdout: str
+    stderr: str
 
 
 class Site:
@@ -51,10 +60,12 @@ class Site:
     def bus(self) -> SpoolBus:
         return SpoolBus(self.folder / "bus", 1 << 30)
 
-    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """The installed command over this site."""
-        command = [str(GRAYNODE), *words, "--config", str(self.file)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    def run(self, *words: str) -> Ended:
+        """The command line over this site, in this process; what is no sentence for a person is raised."""
+        result = CliRunner().invoke(app, [*words, "--config", str(self.file)])
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return Ended(result.exit_code, result.stdout, result.stderr)
 
     def land(self) -> None:
         """Bus to lake."""
@@ -97,7 +108,7 @@ class Site:
 def node_days(
     nodes: int, days: int, *, last: date, seed: int = 1, odd: Mapping[tuple[int, int], float] | None = None
 ) -> pl.DataFrame:
-    """Rows of ``node_day``: exponential maxima of slow.clock and thermal.temp; ``odd`` sets slow.clock of (node, day)."""
+    """Rows of ``node_day``: exponential maxima of two signals; ``odd`` sets slow.clock of (node, day)."""
     rng = np.random.default_rng(seed)
     clock = rng.exponential(0.02, (nodes, days))
     temp = rng.exponential(4.0, (nodes, days))

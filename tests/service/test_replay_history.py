@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from datetime import timedelta
 from pathlib import Path
@@ -17,8 +18,8 @@ from graynode.service.noticed import Notices, Told
 from graynode.service.replay_windows import history
 from graynode.service.replaying import run
 
-HOURS = 72
-BROKEN = 40
+HOURS = 48
+BROKEN = 20
 
 
 def lanes(w: int, c: Columns) -> None:
@@ -26,15 +27,22 @@ def lanes(w: int, c: Columns) -> None:
         c["pcie_width_last"][11] = 8.0
 
 
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two days of four nodes in hour windows, as an import leaves them; one GPU loses lanes in the second day."""
+    folder = tmp_path_factory.mktemp("history")
+    made, rounds = Site(folder), list(Cluster(nodes=4, gpu_fault=lanes).rounds(HOURS, window_s=3600))
+    for table in ("gpu", "host"):
+        frame = pl.concat([getattr(round_, table) for round_ in rounds]).with_columns(cluster=pl.lit(CLUSTER))
+        made.lake.write(f"{table}_1h", frame)
+    return folder
+
+
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
-    """Three days of four nodes in hour windows, as an import leaves them; one GPU loses lanes in the second day."""
-    made = Site(tmp_path)
-    for round_ in Cluster(nodes=4, gpu_fault=lanes).rounds(HOURS, window_s=3600):
-        for table in ("gpu", "host"):
-            frame = getattr(round_, table).with_columns(cluster=pl.lit(CLUSTER))
-            made.lake.write(f"{table}_1h", frame)
-    return made
+def site(lake: Path, tmp_path: Path) -> Site:
+    """A site of its own over a copy."""
+    shutil.copytree(lake / "lake", tmp_path / "lake")
+    return Site(tmp_path)
 
 
 def replay(site: Site, out: Path) -> int:
@@ -44,8 +52,8 @@ def replay(site: Site, out: Path) -> int:
 def test_windows_of_an_import_are_replayed_and_the_lead_is_told(
     site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Told in the second hour of the fault, a day before the repair that somebody logged; the history stays as it is."""
-    repaired = START + timedelta(hours=BROKEN + 26)
+    """Told in the second hour of the fault, a day before the repair that was logged; the history stays as it is."""
+    repaired = START + timedelta(hours=BROKEN + 24)
     site.write("repair", [{"ts": repaired, "node_id": "id-node001", "node": "node001", "what": "riser reseated"}])
     site.write("repair", [{"ts": repaired, "node_id": "id-node003", "node": "node003", "what": "fan swapped"}])
     before = {t: site.lake.version(t) for t in ("gpu_1h", "incident", "finding")}
@@ -53,8 +61,8 @@ def test_windows_of_an_import_are_replayed_and_the_lead_is_told(
     said = capsys.readouterr().out
     assert f"hour windows of cluster '{CLUSTER}', judged in hours, cluster '{CLUSTER}-replay'" in said
     assert "1 incidents told, 1 open at the end" in said
-    assert "told 2026-03-04 00:00, 1.0 d earlier (a logged repair: riser reseated, 2026-03-05 00:00)" in said
-    assert "told before people noticed: 1 of 1 with a notice; median 1.0 d earlier" in said
+    assert "told 2026-03-03 04:00, 22.0 h earlier (a logged repair: riser reseated, 2026-03-04 02:00)" in said
+    assert "told before people noticed: 1 of 1 with a notice; median 22.0 h earlier" in said
     assert "nothing was told in the four weeks before: 1" in said
     assert "id-node003: a logged repair: fan swapped" in said
     assert {t: site.lake.version(t) for t in before} == before
