@@ -21,7 +21,7 @@ Incident = Mapping[str, Any]
 STYLES: Final = {"page": "bold red", "ticket": "yellow", "digest": "dim"}
 """How each severity looks in a terminal."""
 _ARRAYS: Final = ("evidence", "finding_ids")
-_TIMES: Final = ("ts", "since", "opened_ts", "updated_ts", "resolved_ts")
+_TIMES: Final = ("ts", "since", "opened_ts", "updated_ts", "resolved_ts", "due_ts")
 _SHOWN: Final = 12
 """Entries of evidence shown; the rest is counted, and ``--json`` has it."""
 
@@ -100,7 +100,24 @@ def _facts(told: Incident, now: datetime | None) -> Iterable[tuple[str, str]]:
     yield "since", f"{_time(since)}{age}"
     yield "state", f"{told.get('state')}, revision {told.get('revision')}, {told.get('count')} findings or events"
     yield "owner", _clean(told.get("owner")).replace("_", " ") or "?"
+    if told.get("job_id"):
+        yield "job", _clean(told["job_id"])
+    if told.get("due_ts"):
+        yield "due", _time(told["due_ts"])
+    if told.get("wait_basis"):
+        yield "waiting", _waiting(told)
+    if told.get("grouped_under"):
+        yield "part of", _clean(told["grouped_under"])
     yield "incident", _clean(told.get("incident_id"))
+
+
+def _waiting(told: Incident) -> str:
+    """What a day of waiting is expected to cost, and on what that rests."""
+    hours, money = told.get("wait_gpu_h_per_day"), told.get("wait_cost_per_day")
+    if hours is None:
+        return f"cost unknown: {_clean(told['wait_basis'])}"
+    cost = f" ({float(money):,.0f} {_clean(told.get('currency'))})".replace(" )", ")") if money is not None else ""
+    return f"about {float(hours):.3g} GPU-hours a day{cost}: {_clean(told['wait_basis'])}"
 
 
 def _entry(entry: Incident) -> RenderableType:
@@ -116,6 +133,8 @@ def _entry(entry: Incident) -> RenderableType:
         seen += f" (time {_clean(entry['ts_quality'])})"
     by = f"{_clean(entry.get('detector')) or '?'}/{_clean(entry.get('signal')) or '?'}"
     lines.append(Text("  ".join(x for x in (where, seen, f"by {by}") if x), style="dim"))
+    if entry.get("picture"):
+        lines.append(Text(f"{_clean(entry['picture'])}  as it was measured, lowest to highest", style="cyan"))
     if entry.get("raw"):
         lines.append(Text(_clean(entry["raw"]), style="dim italic"))
     if entry.get("nodes"):

@@ -1,7 +1,7 @@
 """The decision: given weighed clues, what a job's end is put down to, how sure that is, and what weighs on it.
 
-In this order: what the scheduler says beyond doubt; a machine that began it; a program that began it; what the scheduler
-or a person did; a machine whose trouble was seen only after the end; unknown.
+In this order: what the scheduler says beyond doubt; a machine that began it; a program that began it; what the
+scheduler or a person did; a machine whose trouble was seen only after the end; unknown.
 """
 
 from __future__ import annotations

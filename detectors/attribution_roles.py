@@ -1,4 +1,4 @@
-"""Which clue began it, which were there at once, which followed; and which machines an unknown cause leaves in doubt."""
+"""Which clue began it, which were there at once, which followed; which machines an unknown cause leaves in doubt."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def with_roles(clues: Iterable[Clue], first: Clue | None, at_once: Sequence[Clue
 
 
 def in_doubt(placed: Placement, clues: Iterable[Clue], elsewhere: Elsewhere) -> tuple[str, ...]:
-    """The machines of a job whose end is not known, the most doubtful first: what they showed, who else failed there."""
+    """The machines of a job of unknown end, the most doubtful first: by what they showed, and who else failed there."""
     doubt: dict[str, int] = dict.fromkeys(placed.machines, 0)
     for clue in clues:
         if clue.node_id in doubt and clue.side in (INFRASTRUCTURE, CONTEXT):

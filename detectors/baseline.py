@@ -69,16 +69,39 @@ def roll(
 
 
 def join(history: pl.DataFrame | None, days: pl.DataFrame, today: float) -> pl.DataFrame:
-    """History with further days; a day said twice counts as last said; days out of reach are dropped."""
-    parts = [f for f in (history, days) if f is not None and not f.is_empty()]
-    if not parts:
-        return days
-    return (
-        pl.concat(parts, how="diagonal")
-        .unique(subset=["key", "day"], keep="last", maintain_order=True)
-        .filter(pl.col("day") >= today - KEPT_D)
-        .sort("key", "day")
+    """History with further days, in order of day and key; a day said twice counts as last said; old days are dropped.
+
+    Only days that are not older than the new ones can be said twice, so five weeks are not sorted again each midnight.
+    """
+    in_reach = pl.col("day") >= today - KEPT_D
+    if history is None or history.is_empty() or days.is_empty():
+        only = days if history is None or history.is_empty() else history
+        return only.filter(in_reach).unique(["key", "day"], keep="last", maintain_order=True).sort("day", "key")
+    since = days.get_column("day").min()
+    again = pl.concat([history.filter(pl.col("day") >= since), days], how="diagonal").filter(in_reach)
+    last = again.unique(["key", "day"], keep="last", maintain_order=True).sort("day", "key")
+    return pl.concat([history.filter(in_reach & (pl.col("day") < since)), last], how="diagonal")
+
+
+def by_day(history: pl.DataFrame | None, keys: pl.Series, signals: tuple[str, ...], today: float) -> dict[str, Floats]:
+    """Daily centres as a row for each key and a column for each day kept, yesterday's last; NaN where none is."""
+    rows = {s: np.full((len(keys), KEPT_D), np.nan) for s in signals}
+    if history is None or history.is_empty() or not len(keys):
+        return rows
+    place = pl.DataFrame([keys.alias("key"), pl.Series("row", np.arange(len(keys)))]).lazy()
+    held = [s for s in signals if s in history.columns]
+    told = (
+        history.lazy()
+        .filter((pl.col("day") < today) & (pl.col("day") >= today - KEPT_D))
+        .join(place, on="key")
+        .select("row", "day", *(pl.col(s).cast(pl.Float64).fill_null(float("nan")) for s in held))
+        .collect()
     )
+    row = told.get_column("row").to_numpy()
+    column = (told.get_column("day").to_numpy() - (today - KEPT_D)).astype(np.int64)
+    for s in held:
+        rows[s][row, column] = told.get_column(s).to_numpy()
+    return rows
 
 
 def end(
@@ -118,31 +141,11 @@ def _finished(memory: Arrays, keys: pl.Series, signals: tuple[str, ...], turning
 def _anew(
     memory: Arrays, history: pl.DataFrame, keys: pl.Series, signals: tuple[str, ...], turning: Bools, today: float
 ) -> None:
-    age = today - pl.col("day")
-    firm, recent = (age >= _NEWEST_D) & (age <= _OLDEST_D), (age >= 1) & (age < _NEWEST_D)
-    wanted = keys.alias("key").to_frame()
-    found = (
-        wanted.join(
-            history.with_columns(pl.col(s).fill_nan(None) for s in signals)
-            .group_by("key")
-            .agg(
-                *(pl.col(s).filter(firm).median().alias(f"{s}.firm_base") for s in signals),
-                *(pl.col(s).filter(firm).count().alias(f"{s}.firm_days") for s in signals),
-                *(pl.col(s).filter(recent).median().alias(f"{s}.recent_base") for s in signals),
-                *(pl.col(s).filter(recent).count().alias(f"{s}.recent_days") for s in signals),
-            ),
-            on="key",
-            how="left",
-            maintain_order="left",
-        )
-        if not history.is_empty()
-        else wanted
-    )
-    for s in signals:
-        base, days, is_firm = _choose(found, s)
+    for s, days in by_day(history, keys, signals, today).items():
+        base, count, is_firm = _choose(days)
         # Without days in reach the last known normal is better than none, and is no longer firm
         base, is_firm = np.where(np.isnan(base), memory[f"{s}.base"], base), np.where(np.isnan(base), 0.0, is_firm)
-        for part, value in (("base", base), ("days", days), ("firm", is_firm)):
+        for part, value in (("base", base), ("days", count), ("firm", is_firm)):
             memory[f"{s}.{part}"] = np.where(turning, value, memory[f"{s}.{part}"])
 
 
@@ -152,19 +155,23 @@ def _next_day(memory: Arrays, signals: tuple[str, ...], turning: Bools, today: f
     memory["day"] = np.where(turning, today, memory["day"])
 
 
-def _choose(found: pl.DataFrame, signal: str) -> tuple[Floats, Floats, Floats]:
-    def read(name: str) -> Floats:
-        if f"{signal}.{name}" not in found.columns:
-            return np.full(found.height, np.nan)
-        return found.get_column(f"{signal}.{name}").cast(pl.Float64).fill_null(float("nan")).to_numpy().copy()
-
-    firm_days, recent_days = np.nan_to_num(read("firm_days")), np.nan_to_num(read("recent_days"))
+def _choose(days: Floats) -> tuple[Floats, Floats, Floats]:
+    """Baseline of each row of days, how many days it rests on, and 1 where it is firm."""
+    firm_base, firm_days = _median(days[:, KEPT_D - _OLDEST_D : KEPT_D - _NEWEST_D + 1])
+    recent_base, recent_days = _median(days[:, KEPT_D - _NEWEST_D + 1 :])
     firm = firm_days >= FIRM_DAYS
     provisional = ~firm & (firm_days + recent_days >= 2)
-    recent = np.where(np.isnan(read("recent_base")), read("firm_base"), read("recent_base"))
-    base = np.where(firm, read("firm_base"), np.where(provisional, recent, np.nan))
-    days = np.where(firm, firm_days, firm_days + recent_days)
-    return base, days, firm.astype(np.float64)
+    recent = np.where(np.isnan(recent_base), firm_base, recent_base)
+    base = np.where(firm, firm_base, np.where(provisional, recent, np.nan))
+    return base, np.where(firm, firm_days, firm_days + recent_days), firm.astype(np.float64)
+
+
+def _median(days: Floats) -> tuple[Floats, Floats]:
+    """Median of what is known in each row, and how many that is."""
+    ordered, known = np.sort(days, axis=1), (~np.isnan(days)).sum(axis=1)  # NaN is sorted last
+    row, n = np.arange(len(days)), np.maximum(known, 1)
+    middle = (ordered[row, (n - 1) // 2] + ordered[row, n // 2]) / 2
+    return np.asarray(middle, dtype=np.float64), known.astype(np.float64)
 
 
 def daily_medians(keys: pl.Series, t_s: Floats, excess: dict[str, Floats]) -> pl.DataFrame:

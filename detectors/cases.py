@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from graynode.detectors import evidence as ev
+from graynode.detectors.incident_words import also_pages
 
 Revision = dict[str, Any]
 """A row of table ``incident``."""
@@ -123,6 +124,30 @@ def first(cluster: str, own: Key, finding: ev.Finding, new: ev.Entry) -> Revisio
         "since": None,
         "count": 0,
     }
+
+
+def taken_up(row: Revision, reopened: int) -> Case:
+    """The memory behind a told revision, as far as the revision tells; ``reopened`` is how often it came back."""
+    for column in ("since", "opened_ts", "updated_ts", *(("resolved_ts",) if row["state"] == "resolved" else ())):
+        row[column] = row[column] or row["ts"]
+    row |= {column: row.get(column) for column in ("node", "boot_id", "severity", "subject", "grouped_under")}
+    count = row.get("count")
+    row["count"] = count if isinstance(count, int) else 0
+    entries, also = also_pages(ev.load(row.get("evidence")))
+    if not entries:
+        entries = ev.load([{"signal": row["cause"], "since": row["since"], "last": row["since"]}])
+    return Case(
+        row,
+        entries,
+        row["ts"],
+        row["count"],
+        reopened,
+        dict.fromkeys(str(i) for i in ev.array(row.get("finding_ids"))),
+        restored=True,
+        spread=spread(entries),
+        nodes=dict.fromkeys(str(n) for e in entries for n in e.get("nodes") or ()),
+        also=also,
+    )
 
 
 def known(case: Case, identity: str, new: ev.Entry) -> bool:

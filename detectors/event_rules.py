@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -126,13 +127,14 @@ class EventRules:
             return event_kinds.verdict(
                 "GPU lost: NVML and a second witness agree", "gpu_lost", "page", lost.action, hold=True
             )
-        return event_kinds.verdict(
+        blind = event_kinds.verdict(
             "NVML does not answer for a GPU that no second witness calls lost",
             "monitoring_blind",
             "ticket",
             "Find out whether the GPU or only its monitoring is gone: look for it in lspci and the kernel log.",
             hold=True,
         )
+        return replace(blind, disagree={"NVML": "the GPU is lost", "kernel log and PCI bus": "say nothing of it"})
 
 
 def from_events(events: pl.DataFrame | Iterable[Event], policy: Policy | None = None) -> list[Finding]:

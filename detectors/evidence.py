@@ -131,13 +131,18 @@ def worst(entries: Iterable[Entry]) -> Entry:
     return min(entries, key=lambda e: (rank(e["severity"]), -e["count"], e["since"], str(e["signal"])))
 
 
-def dump(entries: Iterable[Entry], also: Mapping[str, str] | None = None) -> str:
+def dump(
+    entries: Iterable[Entry], also: Mapping[str, str] | None = None, otherwise: Mapping[str, str] | None = None
+) -> str:
     """Entries as JSON, worst first, without the keys that say nothing; ``picture`` draws how the value went.
 
-    ``also``: incidents (id → title) that this page speaks for, as a last entry.
+    ``also``: incidents (id → title) that this page speaks for, as a last entry. ``otherwise``: who sees it otherwise
+    besides those that the entries name.
     """
     ordered = sorted(entries, key=lambda e: (rank(e["severity"]), e["since"], str(e["signal"])))
     told = [{k: v for k, v in {**e, "picture": trend.drawn(e["trend"])}.items() if v is not None} for e in ordered]
+    if otherwise and told:
+        told[0]["disagree"] = {**(told[0].get("disagree") or {}), **otherwise}
     if also and told:
         said = f"{len(also)} more that would page, within the budget of this shift told under this one"
         told.append({"signal": ALSO, "severity": "digest", "message": said, "incidents": dict(also),

@@ -34,10 +34,11 @@ from graynode.detectors import evidence as ev
 from graynode.detectors.base import Round
 from graynode.detectors.cases import Case, Key, Revision
 from graynode.detectors.context import Context
-from graynode.detectors.incident_words import also_pages, words
+from graynode.detectors.incident_words import words
 from graynode.detectors.pages import Budget, Pages
+from graynode.detectors.scheduler_view import SchedulerView
 from graynode.detectors.storm import Storms, contains, covers, joined
-from graynode.detectors.waiting import Terms, due, waiting
+from graynode.detectors.waiting import Terms, reckoned
 from graynode.pipeline.schema import stable_id
 
 _TELL_AGAIN: Final = timedelta(hours=1)
@@ -72,10 +73,15 @@ class Incidents:
         self._storms = Storms(cluster)
         self._pages = Pages(budget or Budget(most=0))
         self._terms = terms or Terms()
+        self._scheduler = SchedulerView()
 
     def see(self, round_: Round) -> None:
         """Take note of what runs where. Kept until the next call; nothing is read before it is needed."""
         self._context = Context(round_)
+
+    def scheduler_says(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Rows of table ``node_state``: shown beside an incident where the scheduler still gives work to its node."""
+        self._scheduler.note(rows)
 
     def restore(self, revisions: Iterable[Mapping[str, Any]]) -> None:
         """Take up where these revisions left off. Those of other clusters are passed over."""
@@ -96,7 +102,8 @@ class Incidents:
         for identity, when in sorted(paged.items(), key=lambda p: (p[1], p[0])):
             self._pages.note(identity, when)
         for row in sorted(latest.values(), key=lambda r: (r["ts"], r["incident_id"])):
-            self._take_up(row, len(reopened.get(row["incident_id"], ())))
+            case = ca.taken_up(row, len(reopened.get(row["incident_id"], ())))
+            self._cases[ca.key({**row, "of_cause": next(iter(sorted(case.of_causes)), None)})] = case
 
     def add(self, findings: Iterable[ev.Finding], now: datetime) -> list[Revision]:
         """Take findings in; the revisions that people should hear of, in order of the findings."""
@@ -153,29 +160,6 @@ class Incidents:
         return self._pages.within(now)
 
     # --- taking in ---
-
-    def _take_up(self, row: Revision, reopened: int) -> None:
-        for name in ("since", "opened_ts", "updated_ts", *(("resolved_ts",) if row["state"] == "resolved" else ())):
-            row[name] = row[name] or row["ts"]
-        row |= {name: row.get(name) for name in ("node", "boot_id", "severity", "subject", "grouped_under")}
-        count = row.get("count")
-        row["count"] = count if isinstance(count, int) else 0
-        entries, also = also_pages(ev.load(row.get("evidence")))
-        if not entries:
-            entries = ev.load([{"signal": row["cause"], "since": row["since"], "last": row["since"]}])
-        of_cause = next((e["of_cause"] for e in entries if e.get("of_cause")), None)
-        self._cases[ca.key({**row, "of_cause": of_cause})] = Case(
-            row,
-            entries,
-            row["ts"],
-            row["count"],
-            reopened,
-            dict.fromkeys(str(i) for i in ev.array(row.get("finding_ids"))),
-            restored=True,
-            spread=ca.spread(entries),
-            nodes=dict.fromkeys(str(n) for e in entries for n in e.get("nodes") or ()),
-            also=also,
-        )
 
     def _take(self, own: Key, finding: ev.Finding, now: datetime) -> bool | None:
         """None: nothing taken; else whether it brought something new."""
@@ -309,9 +293,10 @@ class Incidents:
         told["since"] = min(told["since"], case.since) if told["since"] else None
         if state != "resolved":
             self._budgeted(told, now)
-        self._reckon(told, case, now)
+        work = self._context.work(str(told["node_id"]), told.get("gpu_uuid"))
+        told |= reckoned(told, case.told.get("due_ts"), case.entries, work, self._terms)
         told["finding_ids"] = msgspec.json.encode(list(case.seen)[-_IDS_TOLD:]).decode()
-        told["evidence"] = ev.dump(case.entries, case.also)
+        told["evidence"] = ev.dump(case.entries, case.also, self._scheduler.otherwise(case))
         case.told, case.spread = told, ca.spread(case.entries)
         return dict(told)
 
@@ -326,18 +311,3 @@ class Incidents:
                 told["severity"], told["grouped_under"] = "ticket", leader
                 return
             self._pages.note(told["incident_id"], now)
-
-    def _reckon(self, told: Revision, case: Case, now: datetime) -> None:
-        """What waiting costs, and until when the next step is due; the date never moves away."""
-        work = self._context.work(str(told["node_id"]), told.get("gpu_uuid"))
-        cost = waiting(str(told["cause"]), case.entries, work, self._terms)
-        told |= {
-            "job_id": work.job_id,
-            "wait_gpu_h_per_day": cost.gpu_h_per_day,
-            "wait_cost_per_day": cost.cost_per_day,
-            "currency": self._terms.currency or None if cost.cost_per_day is not None else None,
-            "wait_basis": cost.basis,
-        }
-        before = case.told.get("due_ts") if told["state"] == "updated" else None
-        wanted = due(str(told["severity"]), now, cost.gpu_h_per_day, case.entries, self._terms)
-        told["due_ts"] = None if told["state"] == "resolved" else min(before or wanted, wanted)

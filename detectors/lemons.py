@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import numpy as np
@@ -80,11 +80,13 @@ def rank(
     ``since`` is when watching began, by default at the first fault: days without faults are evidence too. Faults of a
     node that overlap, or begin within ``apart`` of the end of those before, are one fault told by several witnesses.
     """
-    past = history.select(HISTORY_SCHEMA).cast(HISTORY_SCHEMA).filter(pl.col("start") < at)  # type: ignore[arg-type]
+    past = history.select(pl.col(name).cast(type_) for name, type_ in HISTORY_SCHEMA.items()).filter(
+        pl.col("start") < at
+    )
     past = past.drop_nulls(["node_id", "start"]).sort("start", "node_id", "kind")
     names = sorted({*fleet, *past.get_column("node_id")})
     first = past.get_column("start").min()
-    began = min(t for t in (since, first, at) if isinstance(t, datetime))
+    began = min(t for t in (since, first, at) if isinstance(t, datetime)).astimezone(UTC)
     at_d = max((at - began) / _DAY, 0.0)
     if not names:
         return Ranking(pl.DataFrame(schema=RANKED_SCHEMA), at_d, 0)
@@ -180,7 +182,9 @@ def reason(row: dict[str, Any]) -> str:
     if row["down"]:
         said.append("still down")
     if row["repairs_in_a_row"] > 1:
-        said.append(f"{row['repairs_in_a_row'] - 1} repairs in a row did not hold a week")
+        before = row["repairs_in_a_row"] - 1
+        said.append(f"{before} repairs in a row" if before > 1 else "the repair before")
+        said[-1] += " did not hold a week"
     if row["probation_until"] is not None:
         said.append(f"on probation until {row['probation_until']:%Y-%m-%d %H:%M} UTC")
     return "; ".join(said)

@@ -7,12 +7,11 @@ threshold (``accumulate.advance``), so a larger maximum says "at least".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import Any, ClassVar, Final
 
-import numpy as np
 import polars as pl
 
 from graynode.detectors import slow, thermal
@@ -24,11 +23,14 @@ ALL: Final = "*"
 """Detector and signal of the row that says of a node-day: seen in so many windows, and the largest part of all."""
 _WATCHED: Final = ("power_at_clock",)
 """Signals whose findings are for the digest whatever their score: nobody is told, so they spend no budget."""
-_RUNS: Final[Mapping[str, tuple[Callable[[], Sequence[str]], tuple[str, ...]]]] = {
-    "slow": (slow.columns, tuple(s for s in slow.RUNS if s not in _WATCHED)),
-    "thermal": (thermal.columns, thermal.SIGNALS),
+_RUNS: Final[Mapping[str, tuple[str, ...]]] = {
+    "slow": tuple(s for s in slow.RUNS if s not in _WATCHED),
+    "thermal": thermal.SIGNALS,
+    "blind": ("latency",),
 }
-"""Detectors that remember sums per GPU (frame ``gpu``): the names of what they remember, and their signals."""
+"""Detectors that remember sums (columns ``<signal>.sum`` of their memory), and of which signals."""
+_THRESHOLD: Final[Mapping[str, str]] = {"latency": "call_latency"}
+"""Where the threshold has another name than the sum."""
 _WHO: Final = {"node_id": pl.String, "node": pl.String, "day": pl.Date, "windows": pl.Int32}
 _NODE_ONLY: Final = ("job:", "driver:", "cluster:", "rack:", "domain:", "switch:")
 
@@ -36,8 +38,8 @@ _NODE_ONLY: Final = ("job:", "driver:", "cluster:", "rack:", "domain:", "switch:
 def fitted_signals(thresholds: Thresholds, window_s: int) -> dict[tuple[str, str, int], float]:
     """The signals whose maxima are kept whole, with their thresholds: those that a site can fit for itself."""
     found = {}
-    for detector, (_, signals) in _RUNS.items():
-        for signal in signals:
+    for detector, signals in _RUNS.items():
+        for signal in (_THRESHOLD.get(s, s) for s in signals):
             try:
                 found[detector, signal, window_s] = thresholds.value(detector, signal, window_s)
             except KeyError:
@@ -55,8 +57,7 @@ class NodeDays:
     name: ClassVar[str] = "node_days"
     version: ClassVar[int] = 1
 
-    _known: pl.Series = field(default_factory=lambda: pl.Series("key", [], dtype=pl.String))
-    _place: dict[str, tuple[pl.Series, pl.Series, np.ndarray]] = field(default_factory=dict)
+    _place: dict[str, tuple[pl.Series, pl.DataFrame, pl.Series]] = field(default_factory=dict)
 
     def take(
         self, round_: Round, states: Mapping[str, State], findings: pl.DataFrame, thresholds: Thresholds, state: State
@@ -78,37 +79,31 @@ class NodeDays:
         return {"day": whole if before is None else _merged(before, whole)}, ended
 
     def _sums(self, round_: Round, states: Mapping[str, State]) -> list[pl.DataFrame]:
-        owners = _owners(round_)
-        now_s, found = epoch_s(round_.start), []
-        for detector, (columns, signals) in _RUNS.items():
-            frame = states.get(detector, {}).get("gpu")
-            if frame is None or frame.is_empty() or frame.columns[2:] != list(columns()):
-                continue
-            wanted = [(f"{detector}.{s}", f"{s}.sum") for s in signals if f"{s}.sum" in frame.columns]
-            seen = frame.get_column("seen").to_numpy() == now_s
-            node = self._nodes_of(detector, frame.get_column("key"), owners)
-            sums = pl.DataFrame([pl.Series("node", node), *(frame.get_column(c).alias(name) for name, c in wanted)])
-            most = (
-                sums.lazy()
-                .filter(pl.Series(seen) & pl.Series(node >= 0))
-                .group_by("node")
-                .agg(pl.col(name).fill_nan(None).max() for name, _ in wanted)
-                .collect()
-            )
-            ids = owners.get_column("node_id").unique(maintain_order=True)
-            found.append(most.with_columns(node_id=ids.gather(most["node"])).drop("node"))
+        owners, now_s, found = _owners(round_), epoch_s(round_.start), []
+        for detector, signals in _RUNS.items():
+            for name, frame in states.get(detector, {}).items():
+                sums = [s for s in signals if f"{s}.sum" in frame.columns]
+                if not sums or frame.is_empty() or not {"key", "seen"} <= set(frame.columns):
+                    continue
+                node = self._nodes_of(f"{detector}.{name}", frame.get_column("key"), owners)
+                most = (
+                    frame.lazy()
+                    .select("seen", node, *(_sum(detector, s) for s in sums))
+                    .filter((pl.col("seen") == now_s) & pl.col("node_id").is_not_null())
+                    .group_by("node_id")
+                    .agg(pl.exclude("seen").max())
+                )
+                found.append(most.collect())
         return found
 
-    def _nodes_of(self, detector: str, keys: pl.Series, owners: pl.DataFrame) -> np.ndarray:
-        """Number of the node (in order of ``owners``) that each key's GPU sits in, −1 where it is not there now."""
-        uuids = owners.get_column("gpu_uuid")
-        held = self._place.get(detector)
-        if held is not None and held[0].equals(keys) and held[1].equals(uuids):
+    def _nodes_of(self, place: str, keys: pl.Series, owners: pl.DataFrame) -> pl.Series:
+        """The node of each key's GPU, or the node that the key is itself; null where it is not there now."""
+        held = self._place.get(place)
+        if held is not None and held[0].equals(keys) and held[1].equals(owners):
             return held[2]
-        numbers = owners.select("gpu_uuid", node=pl.col("node_id").rle_id().cast(pl.Int64))
-        gpu = keys.str.extract(r"^([^|/]+)").alias("gpu_uuid").to_frame()
-        node = gpu.join(numbers, on="gpu_uuid", how="left", maintain_order="left")["node"].fill_null(-1).to_numpy()
-        self._place[detector] = (keys, uuids, node)
+        entity = keys.str.extract(r"^([^|/]+)").alias("entity").to_frame()
+        node = entity.join(owners, on="entity", how="left", maintain_order="left").get_column("node_id")
+        self._place[place] = (keys, owners, node)
         return node
 
 
@@ -156,12 +151,17 @@ def _nodes(round_: Round, day: date) -> pl.DataFrame:
     return seen.sort("node_id").select("node_id", "node", day=pl.lit(day)).collect()
 
 
+def _sum(detector: str, signal: str) -> pl.Expr:
+    return pl.col(f"{signal}.sum").fill_nan(None).alias(f"{detector}.{_THRESHOLD.get(signal, signal)}")
+
+
 def _owners(round_: Round) -> pl.DataFrame:
-    """GPU and node, ordered by node."""
-    if not {"gpu_uuid", "node_id"} <= set(round_.gpu.columns):
-        return pl.DataFrame(schema={"gpu_uuid": pl.String, "node_id": pl.String})
-    pairs = round_.gpu.lazy().select("gpu_uuid", "node_id").drop_nulls()
-    return pairs.unique("gpu_uuid", keep="first", maintain_order=True).sort("node_id", "gpu_uuid").collect()
+    """What keys begin with, and the node that it belongs to: GPUs to theirs, nodes to themselves."""
+    parts = [pl.LazyFrame(schema={"entity": pl.String, "node_id": pl.String})]
+    for frame, entity in ((round_.gpu, "gpu_uuid"), (round_.host, "node_id")):
+        if {entity, "node_id"} <= set(frame.columns):
+            parts.append(frame.lazy().select(pl.col(entity).alias("entity"), pl.col("node_id")).drop_nulls())
+    return pl.concat(parts).unique("entity", keep="first", maintain_order=True).collect()
 
 
 def _parts(findings: pl.DataFrame) -> pl.DataFrame:

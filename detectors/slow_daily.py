@@ -73,7 +73,7 @@ def _level(view: View, i: int, excess: Floats, p: float, peers: int, rank: int) 
 
 def trend(view: View, keys: pl.Series, history: pl.DataFrame, today: float, limit: float) -> list[Candidate]:
     """Whose clock has fallen, day by day, by ``limit`` or more (log units) over the days kept."""
-    days = day_matrix(keys, history, "clock", today)
+    days = baseline.by_day(history, keys, ("clock",), today)["clock"]
     drift, p = drifts(days)
     listed = conformal.benjamini_hochberg(p) & (drift >= limit / 2)
     return [_trend(view, int(i), drift[i], p[i], days[i], today, limit) for i in np.flatnonzero(listed)]
@@ -102,25 +102,6 @@ def _trend(view: View, i: int, drift: float, p: float, days: Floats, today: floa
         "action": "Run a GEMM benchmark on it between jobs and compare with its last; look at its heat and power",
         "evidence": {"test": "trend", "days": int(known.size), "per_day": drift / max(span, 1)},
     }  # fmt: skip
-
-
-def day_matrix(keys: pl.Series, history: pl.DataFrame, signal: str, today: float) -> Floats:
-    """Daily centres, a row for each key, a column for each of the last days, yesterday's last; NaN where none is."""
-    days = baseline.KEPT_D
-    matrix = np.full((len(keys), days), np.nan)
-    if signal not in history.columns:
-        return matrix
-    place = pl.DataFrame([keys.alias("key"), pl.Series("row", np.arange(len(keys)))]).lazy()
-    told = (
-        history.lazy()
-        .filter((pl.col("day") < today) & (pl.col("day") >= today - days))
-        .select("key", "day", pl.col(signal).cast(pl.Float64).alias("centre"))
-        .join(place, on="key")
-        .collect()
-    )
-    column = (told.get_column("day").to_numpy() - (today - days)).astype(np.int64)
-    matrix[told.get_column("row").to_numpy(), column] = told.get_column("centre").fill_null(float("nan")).to_numpy()
-    return matrix
 
 
 def drifts(days: Floats) -> tuple[Floats, Floats]:

@@ -11,21 +11,14 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
 import polars as pl
 
-from graynode.detectors import roles as learning
 from graynode.detectors import straggler_causes, straggler_ranks, straggler_wall
-from graynode.detectors.frames import Floats
-from graynode.detectors.roles import Roles
 from graynode.detectors.straggler import Limits, Straggler
-from graynode.detectors.straggler_excess import deviations, measure
 from graynode.detectors.straggler_view import View
 from graynode.detectors.work import Work, from_steps
 
 DEFAULTS: Final = Limits()
-_SMALL_PART: Final = 0.1
-"""A part of the work under a tenth of busy time is too short to be compared with the others."""
 _ORDER: Final = {"hardware": 0, "application": 1, "unknown": 2}
 
 
@@ -40,38 +33,10 @@ def judge(work: Work, limits: Limits = DEFAULTS, *, split: bool = True) -> list[
     Roles that ``work`` does not give are learned from its traits, pipelines from what varies together. Without
     ``split`` the parts of the work are taken as one: an ablation.
     """
-    if not work.busy:
+    total = work.total
+    if total is None:
         return straggler_wall.locate(work, limits)
-    view = look(work, split=split)
+    view = View(work, total, split=split)
     found = [*straggler_ranks.slow(view, limits), *straggler_causes.of_application(view, limits)]
     found = found or straggler_causes.of_waiting(view, limits)
     return sorted(found, key=lambda s: (_ORDER[s.cause], -(s.excess or 0.0), s.ranks))
-
-
-def look(work: Work, *, split: bool = True) -> View:
-    """Roles, pipelines and the excess of everything that is known of the job's work."""
-    total = work.total
-    assert total is not None, "judged by busy time, which this job has not told"  # noqa: S101 (judge asks first)
-    roles = learning.given(work.role) if work.role is not None else learning.learn(work.rank, work.node, work.traits)
-    pipeline = work.pipeline if work.pipeline is not None else learning.learn_pipelines(_rest(total, roles), roles)
-    parts = _parts(work, total) if split else {}
-    return View(
-        work=work,
-        roles=roles,
-        pipeline=pipeline,
-        total=measure(total, roles.code, pipeline, work.node),
-        parts={name: measure(seconds, roles.code, pipeline, work.node) for name, seconds in parts.items()},
-        optimizer=None if work.optimizer is None else measure(work.optimizer, roles.code, None, work.node),
-        steady=None if work.steady is None else measure(work.steady, roles.code, pipeline, work.node),
-    )
-
-
-def _rest(total: Floats, roles: Roles) -> Floats:
-    return deviations(total, roles.code)[1]
-
-
-def _parts(work: Work, total: Floats) -> dict[str, Floats]:
-    if len(work.busy) < 2:
-        return {}
-    whole = np.nansum(total)
-    return {name: s for name, s in work.busy.items() if np.nansum(s) >= _SMALL_PART * whole}

@@ -96,8 +96,7 @@ class Thermal:
             base = thermal_curve.fit(state.get("history"), view.keys, models, s, newest + 1.0).expected(power)
             over[s] = residual.polished(x, base, of[s], codes(view.keys))
         days = thermal_curve.days_of(view.keys, view.t_s, power, over, history.window_s)
-        parts = [f for f in (state.get("history"), days) if f is not None]
-        return {**state, "history": thermal_curve.join(parts, newest)}
+        return {**state, "history": baseline.join(state.get("history"), days, newest)}
 
     def _suspect(self, held: memory.Arrays, window_s: int) -> Bools:
         limits = {s: self._thresholds.value(self.name, s, window_s) for s in SIGNALS}

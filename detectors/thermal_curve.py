@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from graynode.detectors.baseline import DAY_S, FIRM_DAYS, KEPT_D
+from graynode.detectors.baseline import DAY_S, FIRM_DAYS, join
 from graynode.detectors.frames import Bools, Floats, Ints
 from graynode.detectors.memory import Arrays
 
@@ -92,8 +92,7 @@ def roll(
     turning = ~(memory["day"] >= today)
     if not turning.any():
         return history
-    parts = [f for f in (history, _finished(memory, keys, signals, turning, window_s)) if f is not None]
-    history = join(parts, today)
+    history = join(history, _finished(memory, keys, signals, turning, window_s), today)
     for s in signals:
         fresh = fit(history, keys, models, s, today)
         anew = turning & ~suspect & ~np.isnan(fresh.level)
@@ -147,16 +146,6 @@ def days_of(keys: pl.Series, t_s: Floats, power: Floats, over: dict[str, Floats]
         days.get_column("key"), days.get_column("day"), *(pl.Series(n, c, dtype=pl.Float32) for n, c in columns.items())
     ])  # fmt: skip
     return frame.filter(pl.any_horizontal(pl.col(f"{s}.n") > 0 for s in over))
-
-
-def join(parts: Sequence[pl.DataFrame], today: float) -> pl.DataFrame:
-    """Days in one frame; a day said twice counts as last said; days out of reach are dropped."""
-    return (
-        pl.concat(parts)
-        .unique(subset=["key", "day"], keep="last", maintain_order=True)
-        .filter(pl.col("day") >= today - KEPT_D)
-        .sort("key", "day")
-    )
 
 
 def fit(history: pl.DataFrame | None, keys: pl.Series, models: Ints, signal: str, today: float) -> Curve:

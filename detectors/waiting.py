@@ -78,6 +78,27 @@ def due(
     return opened + timedelta(hours=max(0.0, min([hours, *forecast])))
 
 
+def reckoned(
+    told: Mapping[str, Any], due_before: datetime | None, entries: Iterable[Entry], work: Work, terms: Terms
+) -> dict[str, Any]:
+    """What a revision (its ``ts``, ``state``, ``severity``, ``cause``) says of the cost of waiting and of what is due.
+
+    The date never moves away: ``due_before`` stands unless the new one is sooner.
+    """
+    seen = list(entries)
+    cost = waiting(str(told["cause"]), seen, work, terms)
+    wanted = due(str(told["severity"]), told["ts"], cost.gpu_h_per_day, seen, terms)
+    before = due_before if told["state"] == "updated" else None
+    return {
+        "job_id": work.job_id,
+        "wait_gpu_h_per_day": cost.gpu_h_per_day,
+        "wait_cost_per_day": cost.cost_per_day,
+        "currency": terms.currency or None if cost.cost_per_day is not None else None,
+        "wait_basis": cost.basis,
+        "due_ts": None if told["state"] == "resolved" else min(before or wanted, wanted),
+    }
+
+
 def _gpu_hours(cause: str, entries: list[Entry], work: Work, terms: Terms) -> tuple[float | None, str]:
     if cause == "slow_gpu":
         return _slowed(entries, work)

@@ -87,7 +87,7 @@ class Reader:
         return count, since, until
 
     def attempts(self, cluster: str, job_id: str, since: datetime | None = None) -> list[Placement]:
-        """Its placements, by rows from ``since`` on; those under a scheduler's node names on the machines behind them."""
+        """Its placements, by rows from ``since`` on; nodes that a scheduler names are the machines behind them."""
         rows = self.lake.read("job", since, None)
         rows = rows.filter(pl.col("cluster") == cluster, pl.col("job_id") == job_id)
         if rows.get_column("node_id").str.contains(_BY_NAME).any():

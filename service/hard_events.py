@@ -24,7 +24,7 @@ from graynode.pipeline.schema import EVENTS, PEOPLE
 GROUP: Final = "graynode-detect-events"
 TOPICS: Final = (EVENTS, PEOPLE)
 _SEEN: Final = 200_000
-_TABLES: Final = ("event", "repair", "job")
+_TABLES: Final = ("event", "repair", "job", "node_state")
 
 
 class Publish(Protocol):
@@ -71,13 +71,14 @@ class HardEvents:
         received = self._consumer.poll(timeout_s)
         if not received:
             return 0
-        events, repairs, jobs = self._rows(received)
+        events, repairs, jobs, states = self._rows(received)
         for r in received:
             self._read[r.partition] = r.offset + 1
         self._rules.placed(jobs)
         found = self._judged(events)
         now = self._clock()
         with self._lock:
+            self._incidents.scheduler_says(states)
             revisions = self._incidents.add(found, now)
             for repair in repairs:
                 revisions += self._incidents.repaired(str(repair["node_id"]), now, repair.get("gpu_uuid"))
@@ -136,6 +137,7 @@ class HardEvents:
         events: list[dict[str, Any]] = []
         repairs: list[dict[str, Any]] = []
         jobs: list[dict[str, Any]] = []
+        states: list[dict[str, Any]] = []
         for r in received:
             table = r.message.headers.get("table")
             if table not in _TABLES:
@@ -148,9 +150,11 @@ class HardEvents:
                 repairs += rows
             elif table == "job":
                 jobs += rows
+            elif table == "node_state":
+                states += rows
             else:
                 events += [row for row in rows if self._is_new(row)]
-        return events, repairs, jobs
+        return events, repairs, jobs, states
 
     def _is_new(self, event: Mapping[str, Any]) -> bool:
         identity = event.get("event_id")

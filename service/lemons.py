@@ -31,26 +31,27 @@ _QUOTED: Final = {
 }
 
 _FAULTS: Final = f"""
-WITH span AS (SELECT TIMESTAMPTZ '{{at}}' AS at, '{{cluster}}' AS cluster),
+WITH span AS (SELECT TIMESTAMPTZ '{{at}}' AS until_ts, '{{cluster}}' AS cluster),
 told AS (
   SELECT incident_id, node_id, coalesce(since, opened_ts, ts) AS start,
     CASE WHEN state = 'resolved' THEN coalesce(resolved_ts, ts) END AS "end", cause AS kind, subject, severity
-  FROM incident JOIN span USING (cluster) WHERE ts < at
+  FROM incident JOIN span USING (cluster) WHERE ts < until_ts
   QUALIFY row_number() OVER (PARTITION BY incident_id ORDER BY revision DESC) = 1),
 records AS (
   SELECT node_id, ts, kind, message, lead(ts) OVER log AS next_ts FROM event JOIN span USING (cluster)
-  WHERE kind IN ('fault_start', 'fault_end') AND ts < at
+  WHERE kind IN ('fault_start', 'fault_end') AND ts < until_ts
   WINDOW log AS (PARTITION BY node_id, message ORDER BY ts, kind DESC)),
 out_of_service AS (
   SELECT node_id, ts, lead(ts) OVER (PARTITION BY node_id, who ORDER BY ts) AS next_ts,
     CASE WHEN state IN ('quarantined', 'in_repair') THEN state
       WHEN regexp_matches(scheduler_state, '^(down|fail|notready)', 'i') AND NOT coalesce(reason ILIKE '%maint%', false)
         THEN 'scheduler: ' || scheduler_state END AS kind
-  FROM node_state JOIN span USING (cluster) WHERE ts < at)
+  FROM node_state JOIN span USING (cluster) WHERE ts < until_ts)
 SELECT node_id, start, "end", kind FROM told
 WHERE subject IN ('node', 'gpu', 'link') AND severity <> 'digest' AND kind NOT IN ({_QUOTED["c"]})
 UNION ALL SELECT node_id, ts, next_ts, message FROM records WHERE kind = 'fault_start'
-UNION ALL SELECT node_id, ts, ts, kind FROM event JOIN span USING (cluster) WHERE kind IN ({_QUOTED["e"]}) AND ts < at
+UNION ALL SELECT node_id, ts, ts, kind FROM event JOIN span USING (cluster)
+WHERE kind IN ({_QUOTED["e"]}) AND ts < until_ts
 UNION ALL SELECT node_id, ts, next_ts, kind FROM out_of_service WHERE kind IS NOT NULL
 """  # noqa: S608 (this module's own words; time and cluster are quoted where they are put in)
 _REPAIRS: Final = "SELECT node_id, ts, what FROM repair WHERE cluster = '{cluster}' AND ts < TIMESTAMPTZ '{at}'"
@@ -194,9 +195,7 @@ def _print(found: Lemons, lake: str, most: int, sink: TextIO) -> None:
 def _table(found: Lemons, most: int) -> Table:
     from rich.table import Table as Grid
 
-    grid = Grid(
-        "rank", "node", "p 7 d", "× fleet", "7/28/90 d", "repair", "why", box=None, header_style="bold", pad_edge=False
-    )
+    grid = Grid("rank", "node", "p 7 d", "× fleet", "repair", "why", box=None, header_style="bold", pad_edge=False)
     for row in found.ranking.nodes.filter(pl.col("faults") > 0).head(most).to_dicts():
         mended = found.repairs.get(row["node_id"], (None, ""))[0] or row["last_return"]
         grid.add_row(
@@ -204,7 +203,6 @@ def _table(found: Lemons, most: int) -> Table:
             _plain(found.names.get(row["node_id"], row["node_id"])),
             f"{100 * row['p_fault_7d']:.0f} %",
             f"{row['times_fleet']:.1f}",
-            f"{row['faults_7d']}/{row['faults_28d']}/{row['faults_90d']}",
             f"{mended:%Y-%m-%d}" if mended else "·",
             _plain(row["reason"]),
         )

@@ -263,6 +263,59 @@ def test_what_came_at_once_is_said_to_have_come_at_once() -> None:
     assert findings(answer) == []
 
 
+def test_a_machines_lesser_trouble_does_not_excuse_a_programs_own_error() -> None:
+    """A PCIe error that can end a job, minutes before a KeyError: the error explains itself, the machine is noted."""
+    aer = event(END - 300, kind="aer", node_id="n2", attributes={"severity": "nonfatal", "type": "Transaction Layer"})
+    both = judged(events=events(aer), log=log((END, "traceback", "KeyError: 'input_ids'")))
+    assert said(both) == ("application", "code", "medium")
+    assert any("trouble too" in note for note in both.notes)
+    assert said(judged(events=events(aer))) == ("infrastructure", "pcie", "medium")
+    assert findings(judged(events=events(aer))) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "verdict"), [(job("completed"), "neither"), (job("cancelled", reason="PREEMPTED"), "scheduler")]
+)
+def test_a_job_that_went_well_or_was_preempted_fell_to_no_machine(rows: pl.DataFrame, verdict: str) -> None:
+    """A GPU lost in its last minutes is the next job's trouble."""
+    assert judged(rows, events=LOST).verdict == verdict
+
+
+def test_a_requeue_for_a_lost_node_is_the_nodes() -> None:
+    """Slurm puts the job back and says why in its reason."""
+    answer = judged(job("requeued", reason="NODE_FAIL"))
+    assert said(answer) == ("infrastructure", "node", "medium")
+
+
+def test_a_line_of_a_rank_is_placed_where_the_rank_ran() -> None:
+    """The output was read on the head node; the windows say that rank 9 had this GPU of n2."""
+    gpus = frame("gpu_30s", [{"ts": at(END - 60), "cluster": "test", "node_id": "n2", "boot_id": "b1", "gpu_uuid": UUID,
+                              "pci_bus_id_last": PCI, "job_id_last": "7", "job_rank_last": 9}])  # fmt: skip
+    answer = judged(log=log((END, "cuda", ECC_LINE), rank=9), gpus=gpus)
+    assert answer.first is not None
+    assert (answer.verdict, answer.first.node_id, answer.first.gpu_uuid) == ("infrastructure", "n2", UUID)
+    both = judged(log=log((END, "cuda", ECC_LINE), rank=9), gpus=gpus, events=events(on(2, END - 4, 94)))
+    assert said(both) == ("infrastructure", "memory", "high")
+
+
+def test_a_kernels_oom_kill_is_surer_with_the_jobs_own_word() -> None:
+    """The kernel's line does not say whose process it was; the scheduler's does."""
+    killed = events(event(END - 5, kind="oom_kill", node_id="n2", attributes={"scope": "cgroup"}))
+    assert said(judged(events=killed)) == ("application", "resources", "medium")
+    assert said(judged(job("failed", reason="OUT_OF_MEMORY"), events=killed)) == ("application", "resources", "high")
+
+
+def test_an_end_that_no_scheduler_told_puts_nobody_in_doubt() -> None:
+    """An agent sees a job go, well or not."""
+    answer = judged(
+        job(None, nodes=2).vstack(
+            job("x", nodes=2).filter(pl.col("end_ts").is_not_null()).with_columns(state=pl.lit(None, pl.String))
+        )
+    )
+    assert (answer.verdict, answer.kind) == ("neither", "end_untold")
+    assert findings(answer) == []
+
+
 @pytest.mark.parametrize(
     ("seconds", "verdict"),
     [(-601, "unknown"), (-599, "infrastructure"), (299, "infrastructure"), (301, "unknown")],

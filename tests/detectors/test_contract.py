@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -277,3 +278,112 @@ def test_a_shift_of_everything_is_one_finding_and_not_forty(name: str) -> None:
     found, _ = play(detector, c.rounds(min(windows, 120)), primed(name, c))
     per_round = found.filter(TOLD).group_by("ts").len()
     assert per_round.is_empty() or per_round.get_column("len").max() == 1
+
+
+def _alone(r: Round) -> Round:
+    """Every GPU in a job of its own."""
+    return replace(r, gpu=r.gpu.with_columns(job_id_last=pl.lit("job of ") + pl.col("gpu_uuid")))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_job_of_one_rank_has_nobody_to_be_compared_with(name: str) -> None:
+    """Sixteen jobs of one GPU, one of them slower, hotter and odd: "cannot tell" is the answer of what compares.
+
+    What needs no comparison (rules, counters, links, the monitoring's own latency) is told as ever.
+    """
+    faults, windows = FAULTS[name]
+    c = Cluster(nodes=2, nodes_per_job=1, **faults)
+    found, _ = play(make(name), (_alone(r) for r in c.rounds(min(windows, 60))), primed(name, c))
+    told = found.filter(TOLD)
+    assert set(told["node_id"]) <= {"id-node001"}
+    if name in ("slow", "forest"):
+        assert told.is_empty()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_history_nobody_is_accused(name: str) -> None:
+    """The first hour of a new site."""
+    c = Cluster(nodes=4, nodes_per_job=2)
+    found, state = play(make(name), c.rounds(120), {})
+    assert found.filter(TOLD).is_empty()
+    assert all(isinstance(frame, pl.DataFrame) for frame in state.values())
+
+
+@pytest.mark.parametrize("jump", [timedelta(days=-40), timedelta(minutes=-10), timedelta(hours=5), timedelta(days=400)])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_clock_that_jumps_accuses_nobody(name: str, jump: timedelta) -> None:
+    """Windows that go back or far ahead have a defined answer, and what comes after them is quiet."""
+    c = Cluster(nodes=4, nodes_per_job=2)
+    times = [c.start_of(w) + (jump if w >= 6 else timedelta()) for w in range(14)]
+    rounds = [c.round(w, start) for w, start in enumerate(times)]
+    found, state = play(make(name), rounds, primed(name, c))
+    told = found.filter(TOLD)
+    assert "page" not in told["severity"].to_list()
+    assert told.filter(pl.col("signal") != "silent").is_empty(), told["message"].to_list()
+    again, _ = play(make(name), (c.round(w, c.start_of(w)) for w in range(14, 20)), state)
+    assert again.filter(TOLD).filter(pl.col("signal") != "silent").is_empty()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_of_other_times_within_a_round_have_a_defined_answer(name: str) -> None:
+    """A machine whose clock is ten minutes off, and rows that come twice: nothing raises, and nobody is told."""
+    c = Cluster(nodes=4, nodes_per_job=2)
+
+    def skewed(r: Round) -> Round:
+        def made(frame: pl.DataFrame) -> pl.DataFrame:
+            here = pl.when(pl.col("node_id") == "id-node002").then(pl.col("ts") - timedelta(minutes=10)).otherwise("ts")
+            return pl.concat([frame.with_columns(here.alias("ts")), frame.head(5)])
+
+        return replace(r, **{t: made(getattr(r, t)) for t in ("gpu", "link", "host")})
+
+    found, _ = play(make(name), (skewed(r) for r in c.rounds(12)), primed(name, c))
+    assert found.filter(TOLD).is_empty()
+
+
+@pytest.mark.parametrize(
+    "change", ["empty", "no columns", "all null", "infinite", "negative", "identical", "no identity"]
+)
+@pytest.mark.parametrize("name", [n for n in NAMES if isinstance(make(n), Learner)])
+def test_strange_history_teaches_nothing_that_accuses(name: str, change: str) -> None:
+    """Whatever the past looks like, healthy windows after it are quiet."""
+    detector, c = make(name), Cluster(nodes=2, nodes_per_job=2)
+    assert isinstance(detector, Learner)
+    state = detector.learn(_strange(c.history(days=20, step_h=24), change), {})
+    found, _ = play(detector, c.rounds(6), state)
+    assert found.filter(TOLD).is_empty()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_state_that_was_stored_goes_on_as_if_it_had_not_been(name: str) -> None:
+    """Through Arrow and back: the next rounds find and remember the same."""
+    c = Cluster(nodes=4, nodes_per_job=2, **FAULTS[name][0])
+    rounds = list(c.rounds(26))
+    _, state = play(make(name), rounds[:22], primed(name, c))
+    stored = {n: pl.read_ipc(io.BytesIO(_ipc(f)), memory_map=False) for n, f in state.items()}
+    one, after_one = play(make(name), rounds[22:], state)
+    other, after_other = play(make(name), rounds[22:], stored)
+    assert one.equals(other)
+    assert all(after_one[n].equals(after_other[n]) for n in after_one)
+
+
+def _ipc(frame: pl.DataFrame) -> bytes:
+    sink = io.BytesIO()
+    frame.write_ipc(sink)
+    return sink.getvalue()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", NAMES)
+def test_a_million_windows_at_once(name: str) -> None:
+    """As history and as one round: a defined answer in bounded time, and a memory no larger than the entities."""
+    c = Cluster(nodes=8, nodes_per_job=8)
+    one = c.round(0, START)
+    times = pl.DataFrame({"ts": [START - timedelta(seconds=30 * i) for i in range(1_000_000 // c.size + 1)]})
+    times = times.with_columns(pl.col("ts").cast(pl.Datetime("us", "UTC")))
+    many = replace(one, **{t: getattr(one, t).drop("ts").join(times, how="cross") for t in ("gpu", "link", "host")})
+    detector = make(name)
+    state = detector.learn(many, {}) if isinstance(detector, Learner) else {}
+    scored = detector.score(many, state)
+    entities = c.size + c.nodes * c.ports + c.nodes
+    assert all(frame.height <= 64 * entities for frame in scored.state.values())
+    assert "page" not in scored.findings.filter(TOLD)["severity"].to_list()

@@ -212,6 +212,49 @@ def test_a_fleet_that_is_watched_for_the_first_time_names_no_node() -> None:
     assert said(["rules", "slow", "thermal", "ecc", "links", "pcie", "blind", "forest"], first) == []
 
 
+def test_a_non_fatal_nvlink_line_is_not_told_as_fatal() -> None:
+    """gpud #1160 and #1174: an NVLink 5 error that the line itself calls non-fatal was reported as fatal."""
+    mild = event(0, code=149, attributes={"severity": "nonfatal", "unit": "NETIR"})
+    grave = event(60, code=149, attributes={"severity": "fatal", "unit": "NETIR"})
+    assert incidents([mild]) == []
+    assert [r["severity"] for r in incidents([grave])] == ["page"]
+
+
+def test_counters_since_the_host_s_boot_are_no_news() -> None:
+    """soperator #481: InfiniBand counters run since boot; what they hold at the first look happened long ago."""
+
+    def old(_: int, c: Columns) -> None:
+        for name in ("symbol_errors", "link_downed"):
+            c[f"{name}_last"] = np.full(len(c["samples"]), 4_000_000.0)
+            c[f"{name}_delta"] = np.full(len(c["samples"]), np.nan)
+
+    assert said(["links"], Cluster(nodes=4, link_fault=old).rounds(10), least="digest") == []
+
+
+def test_a_recovery_by_another_name_of_the_same_gpu_ends_it() -> None:
+    """NVSentinel #669, #725: a healthy event had to carry the same ids as the fault, or the node stayed sick."""
+    kept = Incidents("test", resolve_after_s=600)
+    kept.add(from_events([event(0, code=79, gpu_uuid="GPU-a")]), at(0))
+    kept.add(from_events([event(60, "gpu_returned", source="nvml", pci_bus_id=PCI, gpu_uuid=None)]), at(60))
+    assert [r["state"] for r in kept.tick(at(3600))] == ["resolved"]
+
+
+def test_calls_that_block_and_samples_that_are_lost_are_the_fault_s_own_sign() -> None:
+    """DCGM #313: on a GPU with corrected errors under load calls block for 45 s, and up to 82 % of samples are lost."""
+
+    def blocked(w: int, c: Columns) -> None:
+        if w >= 4:
+            c["samples_taken_sum"][1] *= 0.5
+            c["samples"][1] *= 0.5
+
+    def lost(w: int, c: Columns) -> None:
+        if w >= 4:
+            c["samples"][8:16] = 12.0
+
+    found = said(["blind"], Cluster(nodes=4, host_fault=blocked, gpu_fault=lost).rounds(16))
+    assert {(f["node_id"], f["signal"]) for f in found} == {("id-node001", "samples")}
+
+
 def test_every_report_names_a_test_that_exists() -> None:
     """The page's last column is ``path::test``, and there is such a test."""
     root = Path(__file__).parents[2]

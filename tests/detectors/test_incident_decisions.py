@@ -194,3 +194,22 @@ def test_a_picture_is_short_even_and_shows_lowest_and_highest(values: list[float
         assert len(drawn) == len(kept)
         assert "▁" in drawn
         assert max(kept) == min(kept) or "█" in drawn
+
+
+@pytest.mark.parametrize(("state", "shown"), [("mixed", True), ("idle+drain", False), ("down*", False), ("", False)])
+def test_what_the_scheduler_says_otherwise_is_shown(state: str, *, shown: bool) -> None:
+    """A GPU is off the bus and the scheduler still gives the node work: a person sees both."""
+    incidents = Incidents("test")
+    incidents.scheduler_says([{"node_id": "n1", "scheduler_state": state}])
+    (told,) = incidents.add(lost(1), T0)
+    said = json.loads(told["evidence"])[0].get("disagree", {})
+    assert ("scheduler" in said) == shown
+
+
+def test_nvml_and_the_kernel_disagree_about_a_lost_gpu_and_both_are_shown() -> None:
+    """One witness makes blindness; who says what stands in the evidence."""
+    (told,) = Incidents("test").add(from_events([event(0, "gpu_lost", source="nvml", gpu_uuid="GPU-a")]), T0)
+    assert told["cause"] == "monitoring_blind"
+    assert json.loads(told["evidence"])[0]["disagree"] == {
+        "NVML": "the GPU is lost", "kernel log and PCI bus": "say nothing of it",
+    }  # fmt: skip

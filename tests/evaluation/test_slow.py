@@ -224,7 +224,7 @@ def test_a_gpu_whose_clock_fell_in_its_last_runs_is_set_aside_and_a_healthy_flee
 # The whole track
 
 
-SMALL = {**frozen("slow")[0], "rates": [0.005, 0.05], "folds": 3, "draws": 20, "draws_of_others": 5}
+SMALL = {**frozen("slow")[0], "rates": [0.005, 0.05], "folds": 2, "draws": 20, "draws_of_others": 5}
 
 
 def test_a_run_holds_figures_baselines_ablations_and_says_the_same_again(tmp_path: Path) -> None:

@@ -314,7 +314,8 @@ def test_a_job_that_is_held_up_by_a_rank_says_so(site: Site, config: Config) -> 
     """Steps with busy time: the slow rank is named beside the verdict on the end."""
     site.job("completed")
     steps = [
-        {"ts": at(10 * i), "node_id": f"n{1 + r // 4}", "job_id": "7", "rank": r, "role": "0", "step": i, "seconds": 10.0,
+        {"ts": at(10 * i), "node_id": f"n{1 + r // 4}", "job_id": "7", "rank": r, "role": "0", "step": i,
+         "seconds": 10.0,
          "busy_s": (9.5 if r == 5 else 7.0) + 0.01 * ((i * 7 + r * 3) % 5), "wait_s": 0.4}
         for i in range(60, 340) for r in range(16)
     ]  # fmt: skip
@@ -359,6 +360,30 @@ def test_one_id_in_two_clusters(site: Site, config: Config, capsys: pytest.Captu
     assert "2 jobs go by '9'" in capsys.readouterr().err
 
 
+def test_a_job_of_slurms_runs_on_the_machines_that_bear_its_nodes_names(site: Site, config: Config) -> None:
+    """Rows name NodeNames; the machines' own events and windows are found behind them, and other jobs' ends too."""
+    for n in (1, 2):
+        named = {"kind": "node_name", "entity": "slurm", "attributes": json.dumps({"name": f"gpu-{n:02d}"})}
+        site.put("inventory", {"ts": at(-9e5), "node_id": f"n{n}", "node": f"host{n}", **named})
+    for job_id, began, end in (("7", 0, END), ("6", -9000, -8000)):
+        for n in (1, 2):
+            who = {
+                "node_id": f"slurm:c1/gpu-{n:02d}",
+                "node": f"gpu-{n:02d}",
+                "job_id": job_id,
+                "nodes": 2,
+                "requeues": 0,
+            }
+            site.put("job", {**who, "ts": at(began), "state": "running", "allocated_ts": at(began)})
+            site.put("job", {**who, "ts": at(end), "state": "failed", "end_ts": at(end)})
+    site.xid(2, END - 30, 79)
+    site.role.step()
+    (told,) = [r for r in site.sent if r["job_id"] == "7"]
+    assert (told["verdict"], told["node_id"], told["node"]) == ("infrastructure", "n2", "gpu-02")
+    assert json.loads(told["elsewhere"])["other_jobs_failed_here"] == {"gpu-01": 1, "gpu-02": 1}
+    assert asked(config, "7")[0] == 0
+
+
 def test_an_incident_or_a_job_and_not_both() -> None:
     """The command says which."""
     for words in ((), ("abc", "--job", "7")):
@@ -377,7 +402,7 @@ def test_an_incident_or_a_job_and_not_both() -> None:
 
 
 def test_from_the_bus_to_the_verdict_and_back_to_the_person(tmp_path: Path) -> None:
-    """Real processes over a spool: rows of a job that lost a GPU arrive, and minutes after its end the verdict is in the
+    """Real processes over a spool: rows of a job that lost a GPU arrive; minutes after its end the verdict is in the
     lake, its finding has joined the incident that the kernel line opened, and ``explain --job`` says the same."""
     from graynode.pipeline.queries import Queries
     from graynode.pipeline.spool import SpoolBus
