@@ -32,7 +32,10 @@ class Context:
         self._round = round_
 
     def work(self, node_id: str, gpu_uuid: str | None = None) -> Work:
-        """What runs on a node, or on one GPU of it where that is known."""
+        """What runs on a node, or on one GPU of it where that is known; of a job (``job:<id>``) the job itself."""
+        kind, _, name = node_id.partition(":")
+        if kind == "job" and name in self._job_gpus:
+            return Work(job_id=name, job_gpus=self._job_gpus[name])
         found = self._by_node.get(node_id, NOTHING)
         job = self._by_gpu.get(gpu_uuid or "")
         if job is None or job == found.job_id:

@@ -29,6 +29,7 @@ PRIOR: Final = Prior(0.05, 25.0)
 """About 5 % of Ampere GPUs ever show a corrected error, and those that do show it in about one hour in a day
 (published counts of three systems, 67.8 M GPU-hours): mean 0.002 error-hours an hour, most of the mass near zero."""
 _LARGEST_TAIL: Final = 300.0
+_LIKE_ANY_WORK: Final = 0.05
 _SOON_D: Final = 14.0
 """A bank that is forecast to run out within two weeks is a ticket: a repair takes about as long to come."""
 
@@ -97,7 +98,7 @@ class Ecc:
         for i in np.flatnonzero((delta > 0) & (first | (score >= limit / 2))):
             is_first = bool(first[i]) and score[i] < limit
             yield {
-                **_growth_words(view, int(i), grown, is_first=is_first),
+                **_growth_words(view, int(i), grown, float(ratio[i]), is_first=is_first),
                 "score": limit if is_first else score[i],
                 "threshold": limit,
                 "evidence": {
@@ -116,8 +117,10 @@ class Ecc:
         self, view: View, remembered: memory.Arrays, known: pl.DataFrame | None, round_: Round
     ) -> tuple[pl.DataFrame, list[Candidate]]:
         """Candidates of GPUs whose spare rows have become fewer, and the changes so far of all that ever had one."""
-        before = {b: remembered[b] for b in BANKS}
-        now = {b: view.x[f"bank_remap_{b}_last"] for b in BANKS}
+        # A count below zero is none: what a broken reader once said is no spare row that has gone
+        before = {b: np.where(remembered[b] >= 0, remembered[b], np.nan) for b in BANKS}
+        read = {b: view.x[f"bank_remap_{b}_last"] for b in BANKS}
+        now = {b: np.where(x >= 0, x, np.nan) for b, x in read.items()}
         for b in BANKS:
             remembered[b] = np.where(np.isnan(now[b]), before[b], now[b])
         scarce = np.nan_to_num(now["low"] - before["low"]) + 2 * np.nan_to_num(now["none"] - before["none"])
@@ -139,14 +142,15 @@ class Ecc:
         return memory.remember(known, keys, history, now_s, forget_s=headroom.FORGET_S), found
 
 
-def _growth_words(view: View, i: int, grown: Growth, *, is_first: bool) -> Candidate:
+def _growth_words(view: View, i: int, grown: Growth, ratio: float, *, is_first: bool) -> Candidate:
     hours, past_h = int(grown.count[i]), grown.history_h[i]
     rate = grown.history[i] / past_h if past_h > 0 else np.nan
+    weighed = "" if abs(ratio - 1.0) < _LIKE_ANY_WORK else " (hours weighed by the kind of work)"
     said = (
         "its first corrected memory error ever"
         if is_first
         else f"corrected memory errors in {hours} clock hours while watched under power for "
-        f"{grown.exposure_h[i]:.1f} h; before, in {int(grown.history[i])} of {past_h:.0f} h"
+        f"{grown.exposure_h[i]:.1f} h{weighed}; before, in {int(grown.history[i])} of {past_h:.0f} h"
     )
     return {
         **view.identity(i),

@@ -18,10 +18,11 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import polars as pl
 
-from graynode.detectors import capability, conformal, findings, memory, residual
+from graynode.detectors import capability, conformal, findings, footing, memory, residual
 from graynode.detectors.base import Round, Scored, State
 from graynode.detectors.findings import Candidate
 from graynode.detectors.frames import Bools, Floats, View, codes, epoch_s, gpus, keys_by_work, moment
+from graynode.detectors.residual import Peers
 from graynode.detectors.thresholds import Thresholds, shipped
 
 EVERY: Final = 10
@@ -40,7 +41,7 @@ _SETTLED: Final = 12
 """Scorings (an hour) before a GPU's own mean is trusted."""
 _MEMORY: Final = 288.0
 """Scorings that the own mean remembers: a day."""
-_COLUMNS: Final = ("sum", "since", "job", "scorings", *_FEATURES)
+_COLUMNS: Final = ("sum", "since", "job", "scorings", *_FEATURES, *footing.COLUMNS)
 _SYNCHRONOUS: Final = ("training", "fine_tuning")
 _SEED: Final = 20_261
 _MOST: Final = 3.0
@@ -50,7 +51,7 @@ class Forest:
     """The detector."""
 
     name: ClassVar[str] = "forest"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     def __init__(self, thresholds: Thresholds | None = None) -> None:
         self._thresholds = thresholds or shipped()
@@ -61,9 +62,11 @@ class Forest:
         if int(now_s // round_.window_s) % EVERY:
             return Scored(findings.none(), state)
         view = gpus(round_.gpu, _NUMBERS)
-        excess = np.where(_synchronous(view, round_.jobs)[:, None], _features(view, round_.window_s), np.nan)
         remembered = memory.recall(state.get("gpu"), view.keys, _COLUMNS)
-        _new_jobs(view, remembered)
+        under, ended = footing.recall(remembered, footing.read(view, round_))
+        groups = residual.peers(view, under)
+        excess = np.where(_synchronous(view, round_.jobs)[:, None], _features(view, round_.window_s, groups), np.nan)
+        _new_jobs(view, remembered, ended)
         features = excess - np.column_stack([remembered[f] for f in _FEATURES])
         judged = ~np.all(np.isnan(features), axis=1) & (remembered["scorings"] >= _SETTLED)
         p = _p_values(state.get("history"), features, judged)
@@ -76,8 +79,7 @@ class Forest:
         return Scored(findings.collect(self, round_, found), after)
 
 
-def _features(view: View, window_s: int) -> Floats:
-    groups = residual.peers(view)
+def _features(view: View, window_s: int, groups: Peers) -> Floats:
     judged = capability.loaded(view, window_s)
     columns = []
     for f in _FEATURES:
@@ -91,10 +93,10 @@ def _synchronous(view: View, jobs: pl.DataFrame) -> Bools:
     return kinds.is_in(_SYNCHRONOUS).to_numpy()
 
 
-def _new_jobs(view: View, remembered: memory.Arrays) -> None:
-    """What a GPU's mean was in another job says nothing about it in this one. In place."""
-    job = (view.text("job_id_last").fill_null("").hash().to_numpy() >> np.uint64(12)).astype(np.float64)
-    other = job != remembered["job"]
+def _new_jobs(view: View, remembered: memory.Arrays, ended: Bools) -> None:
+    """What a GPU's mean was in another job, or before a repair or a new driver, says nothing about it now. In place."""
+    job = np.nan_to_num(footing.numbers(view.text("job_id_last")), nan=-1.0)
+    other = (job != remembered["job"]) | ended
     for c in ("sum", "since", "scorings", *_FEATURES):
         remembered[c] = np.where(other, np.nan, remembered[c])
     remembered["job"] = job

@@ -12,8 +12,8 @@ publishes what is returned before it forgets the findings. Given the same findin
 
 Nodes that share a place and a cause within minutes become one incident about the place (``storm``), which takes in
 what was open of them. An incident opens at its first finding of ``least`` severity or worse that is live. It is told
-again when it gets worse, when another GPU, link or signal joins, when it has spread to twice as many nodes, and hourly
-while there is more evidence: that it goes on is no news.
+again when it gets worse, when another GPU, link or signal joins, when it has spread to twice as many nodes, and while
+there is more evidence after an hour, then ever more seldom, once a day at last: that it goes on is no news.
 It is resolved when ``resolve_after_s`` has passed without evidence, but not while an entry is held
 (``evidence``): a GPU that fell off the bus is silent, not well. A hold ends by contrary evidence or a repair.
 A finding of another cluster is passed over, and so is one older than ``stale_after_s`` that holds nothing: it is over.
@@ -42,6 +42,7 @@ from graynode.detectors.waiting import Terms, reckoned
 from graynode.pipeline.schema import stable_id
 
 _TELL_AGAIN: Final = timedelta(hours=1)
+_TELL_DAILY: Final = timedelta(days=1)
 _MAX_DOUBLINGS: Final = 5
 _SEEN: Final = 2000
 _IDS_TOLD: Final = 50
@@ -239,9 +240,10 @@ class Incidents:
             return self._say(case, "open", now)
         worse = ev.rank(ev.worst(case.entries)["severity"]) < ev.rank(told["severity"])
         worse = worse and told.get("grouped_under") is None
-        hourly = now - told["updated_ts"] >= _TELL_AGAIN and case.count > told["count"]
+        patience = min(max(_TELL_AGAIN, (now - told["opened_ts"]) / 2), _TELL_DAILY)
+        again = now - told["updated_ts"] >= patience and case.count > told["count"]
         wider = case.spread > 0 and ca.spread(case.entries) >= 2 * case.spread
-        return self._say(case, "updated", now) if news or worse or wider or hourly else None
+        return self._say(case, "updated", now) if news or worse or wider or again else None
 
     def _absorbed(self, shift: Case, now: datetime) -> list[Revision]:
         """What is open of a place's nodes and began with it ends as a part of it; a held fault stays a node's own."""

@@ -1,7 +1,7 @@
 """Many nodes, one cause: told findings that share a place are one finding about the place, never forty about nodes.
 
 In turn the place that explains most (``places``) takes its findings; what is left stays with its nodes, or is the
-whole cluster's where it is a fifth of it, or ten nodes that began within minutes.
+whole cluster's where it is a fifth of it, or ten nodes with something sudden that began within minutes.
 """
 
 from __future__ import annotations
@@ -23,8 +23,12 @@ PART: Final = 0.2
 TOGETHER: Final = 10
 WITHIN: Final = timedelta(minutes=5)
 """Ten nodes that begin by chance within five minutes are implausible at any fleet's fault rate."""
-OWN: Final = frozenset({"memory_errors", "memory_degraded", "gpu_lost"})
-"""What single GPUs have by their own nature: never one cause merely for having begun together."""
+SUDDEN: Final = frozenset({
+    "monitoring_blind", "driver_fault", "nvlink_fault", "link_down", "link_flap", "network_fault", "clock_skew",
+    "power_brake",
+})  # fmt: skip
+"""What has a moment at which it began. What grows or is measured against a past (slow, hot, memory) seems to begin for
+all when the watching begins: having begun together makes it no single cause, only a place that it is in does."""
 _FEWEST: Final = 3
 NAMED_NODES: Final = 50
 
@@ -73,7 +77,7 @@ def _explained(
     cluster = Place("cluster", str(told[0].get("cluster") or ""), frozenset((n, "") for n in everyone))
     if len(nodes) >= NODES and len(nodes) > PART * len(everyone):
         return list(told), cluster, len(everyone)
-    together = [] if cause in OWN else _together(told, start)
+    together = _together(told, start) if cause in SUDDEN else []
     if len(_nodes(together)) >= TOGETHER:
         return together, cluster, len(everyone)
     return [], None, 0

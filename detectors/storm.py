@@ -2,8 +2,8 @@
 
 Findings of one round are grouped by the detectors themselves (``shifts``); this is for what comes one by one, hard
 events and nodes that cross their thresholds in different rounds. From the third node of a rack, domain or switch on
-that is concerned by half, the fifth of a job or driver, or the tenth of any kind, what would open another node's
-incident joins one about the place.
+that is concerned by half, the fifth of a job or driver, or the tenth with something sudden, what would open another
+node's incident joins one about the place.
 Faults that single GPUs have by their own nature (lost, memory) are never grouped; of hosts' faults only those of
 what many share: a file server, a service that a roll-out broke, each by its name.
 """
@@ -20,7 +20,7 @@ from graynode.detectors.cases import SHARED, Case
 from graynode.detectors.context import Context
 from graynode.detectors.evidence import Finding, details, moment
 from graynode.detectors.places import Place
-from graynode.detectors.shifts import NAMED_NODES, about
+from graynode.detectors.shifts import NAMED_NODES, SUDDEN, about
 
 NODES: Final = 10
 """So many nodes by chance within five minutes is implausible at any fleet's fault rate (6.5 in 1,000 node-days)."""
@@ -64,10 +64,17 @@ class Storms:
         place = context.best([(n, "") for n in opened], str(finding["cause"]))
         if place is not None and node_id in place.nodes:
             return _about([f for n, (_, f) in opened.items() if n in place.nodes], finding, place)
-        if len(opened) < NODES:
+        began = _since(finding)
+        with_it = [f for _, f in opened.values() if abs(_since(f) - began) <= WITHIN]
+        if len(with_it) < NODES or not (finding["cause"] in SUDDEN or _kind(finding) != finding["cause"]):
             return finding
-        whole = Place("cluster", self._cluster, frozenset((n, "") for n in opened))
-        return _about([f for _, f in opened.values()], finding, whole)
+        whole = Place("cluster", self._cluster, frozenset((str(f["node_id"]), "") for f in with_it))
+        return _about(with_it, finding, whole)
+
+
+def _since(finding: Mapping[str, Any]) -> datetime:
+    since: datetime = moment(finding.get("since")) or finding["ts"]
+    return since
 
 
 def covers(shift: Case, finding: Mapping[str, Any], context: Context) -> bool:
@@ -77,7 +84,7 @@ def covers(shift: Case, finding: Mapping[str, Any], context: Context) -> bool:
         return False
     if _kind(finding) not in _kinds(shift):
         return False
-    since = moment(finding.get("since")) or finding["ts"]
+    since = _since(finding)
     if since < shift.since - WITH_IT or finding["ts"] < shift.since - WITH_IT:
         return False
     node_id = str(finding.get("node_id"))

@@ -54,14 +54,17 @@ def deviations(seconds: Floats, places: Places) -> tuple[Floats, Floats]:
 def measure(seconds: Floats, places: Places) -> Excess:
     """The excess of busy ``seconds`` (ranks × steps) of one part of the work."""
     own, rest = deviations(seconds, places)
-    level = own - places.reference(own)
-    shared, varies = np.zeros(len(own)), 0.0
+    answer, varies = np.ones(len(own)), 0.0
     if places.cells is not None:
         together = np.nan_to_num(places.of_pipelines(rest, median))
         varies = float(1.4826 * np.median(np.abs(together)))
         answer = _answers(rest, together, places)
         rest = rest - answer[:, None] * together
-        shared = answer * np.nan_to_num(places.of_pipelines((level / answer)[:, None], lower_median)[:, 0])
+        # A median of sums is no sum of medians: what is left has a level of its own, and a far surer one
+        moved = median(rest, axis=1)
+        own, rest = own + moved, rest - moved[:, None]
+    level = own - places.reference(own)
+    shared = answer * np.nan_to_num(places.of_pipelines((level / answer)[:, None], lower_median)[:, 0])
     left = level - shared
     left = left - places.reference(left)
     spread, count = _spread(left, places)

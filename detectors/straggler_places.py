@@ -26,7 +26,7 @@ class Groups:
     @property
     def size(self) -> Ints:
         """How many rows each group has."""
-        return (self.rows >= 0).sum(axis=1)
+        return np.asarray((self.rows >= 0).sum(axis=1), dtype=np.int64)
 
     def each(self, values: Floats, statistic: Statistic) -> Floats:
         """A statistic over the rows of each group: groups × steps."""
@@ -46,7 +46,7 @@ def groups(code: Ints) -> Groups:
     order = np.argsort(place, kind="stable")
     size = np.bincount(place, minlength=len(names))
     within = np.arange(len(known)) - np.repeat(np.cumsum(size) - size, size)
-    rows = np.full((len(names), int(size.max(initial=0))), -1, dtype=np.int64)
+    rows = np.full((len(names), int(size.max(initial=1))), -1, dtype=np.int64)
     rows[place[order], within] = known[order]
     of = np.full(len(code), -1, dtype=np.int64)
     of[known] = place

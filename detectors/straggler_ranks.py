@@ -95,7 +95,7 @@ def _may_be_a_role(view: View, limits: Limits, role: int, slow_ranks: Ints) -> b
     about = members & (view.total.own >= _HALF * float(view.total.own[slow_ranks].min()))
     nodes, of = len(np.unique(view.work.node[about])), len(np.unique(view.work.node[members]))
     if view.roles.source == "given":
-        return nodes > max(1.0, limits.most_nodes * of) or bool(about.sum() > members.sum() / 2)
+        return nodes > max(1.0, limits.most_nodes * of) or (of == 1 and bool(about.sum() > members.sum() / 2))
     wide = bool(view.roles.mixed[slow_ranks].any()) and int(about.sum()) >= view.roles.width
     first = view.roles.source == "assumed" and not view.parts and int(view.work.rank.argmin()) in slow_ranks
     return nodes > 1 or wide or first or bool(about.sum() > members.sum() / 2)

@@ -100,7 +100,8 @@ def reckoned(
 
 
 def _gpu_hours(cause: str, entries: list[Entry], work: Work, terms: Terms) -> tuple[float | None, str]:
-    if cause == "slow_gpu":
+    whole_job = work.job_gpus is not None and any(e.get("of_cause") == "slow_gpu" for e in entries)
+    if cause == "slow_gpu" or (cause == "fleet_shift" and whole_job):
         return _slowed(entries, work)
     if cause in _OUT and any(e.get("hold") for e in entries):
         if work.gpus is None:

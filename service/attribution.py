@@ -27,6 +27,7 @@ from graynode.pipeline.codec import Message, Origin, encode
 from graynode.pipeline.lake import Lake, LakeError
 from graynode.pipeline.queries import QueryError
 from graynode.pipeline.schema import FINDINGS
+from graynode.service.attribution_jobs import Jobs
 from graynode.service.attribution_read import Reader
 from graynode.service.config import Config
 from graynode.service.wiring import make_lake
@@ -40,6 +41,8 @@ EVERY_S: Final = 5.0
 HANGS_EVERY: Final = timedelta(seconds=60)
 LOOK_BACK: Final = timedelta(hours=6)
 """How far back ends are made up for after a pause; older ones are judged when somebody asks."""
+LATE: Final = timedelta(minutes=30)
+"""What is judged later than this is stored and opens no incident: the machine may long be well again."""
 LONGEST_JOB: Final = timedelta(days=15)
 """Rows of a job older than this are not needed to judge its end: those of the end name its machines too."""
 _KEPT: Final = 20_000
@@ -73,6 +76,7 @@ class Attribution:
     tell: Tell
     policy: Policy = field(default_factory=shipped)
     clock: Callable[[], datetime] = utc_now
+    _jobs: Jobs = field(init=False)
     _reader: Reader = field(init=False)
     _known: dict[str, _Known] | None = None
     _waiting: list[Message] = field(default_factory=list)
@@ -86,7 +90,7 @@ class Attribution:
     _log: Any = field(default_factory=structlog.get_logger)
 
     def __post_init__(self) -> None:
-        self._reader = Reader(self.lake)
+        self._jobs, self._reader = Jobs(self.lake), Reader(self.lake)
 
     def run(self, stop: threading.Event, every_s: float = EVERY_S) -> None:
         """``step`` until ``stop``; a lake or bus that is away is waited for, and said when that changes."""
@@ -100,7 +104,7 @@ class Attribution:
                     self._log.warning("attribution waits", reason=str(error)[:400])
                 away = str(error)
             stop.wait(every_s)
-        self._reader.close()
+        self._jobs.close()
 
     def step(self) -> int:
         """Judge what is due; gives how many rows were told. ``LakeError``, ``BusUnavailable``: call again later."""
@@ -128,11 +132,11 @@ class Attribution:
         version = self.lake.version("job")
         if version == self._version and not self._pending:
             return 0
-        ends, told = self._reader.ended(self.cluster, now - LOOK_BACK, now + timedelta(hours=1)), 0
+        ends, told = self._jobs.ended(self.cluster, now - LOOK_BACK, now + timedelta(hours=1)), 0
         for job_id, end in ends.items():
             if self._over.get(job_id) == end:
                 continue
-            attempts = self._reader.attempts(self.cluster, job_id, now - LONGEST_JOB)
+            attempts = self._jobs.attempts(self.cluster, job_id, now - LONGEST_JOB)
             told += sum(self._one(placed, now) for placed in attempts if _is_due(placed, now))
             if now - end >= FINAL:
                 self._over[job_id] = end
@@ -142,8 +146,8 @@ class Attribution:
 
     def _hanging(self, now: datetime) -> int:
         told = 0
-        for job_id in self._reader.stands_still(self.cluster, now):
-            running = [p for p in self._reader.attempts(self.cluster, job_id, now - LONGEST_JOB) if p.end is None]
+        for job_id in self._jobs.stands_still(self.cluster, now):
+            running = [p for p in self._jobs.attempts(self.cluster, job_id, now - LONGEST_JOB) if p.end is None]
             told += sum(self._one(placed, now) for placed in running[-1:])
         return told
 
@@ -163,7 +167,8 @@ class Attribution:
         if news:
             if known is None and placed.end is not None:
                 TOOK.observe(max(0.0, (now - placed.end).total_seconds()))
-            self._say(said, findings(answer))
+            late = placed.end is not None and now - placed.end > LATE
+            self._say(said, [f | {"live": False} if late else f for f in findings(answer)])
         return int(news)
 
     def _judged(self, placed: Placement, now: datetime) -> Judgement | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from enum import StrEnum
@@ -11,7 +10,11 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from graynode.service.config import Config, ConfigError, load
+from graynode.service.cli_base import ConfigPath, Verbose
+from graynode.service.cli_base import call as _call
+from graynode.service.cli_base import fail as _fail
+from graynode.service.cli_base import load_config as _load
+from graynode.service.cli_people import people
 
 app = typer.Typer(
     name="graynode",
@@ -25,13 +28,7 @@ config_app = typer.Typer(help="The configuration in force.", no_args_is_help=Tru
 app.add_typer(config_app, name="config")
 agent_app = typer.Typer()
 app.add_typer(agent_app, name="agent")
-thresholds_app = typer.Typer()
-app.add_typer(thresholds_app, name="thresholds")
-
-ConfigPath = Annotated[
-    Path | None, typer.Option("--config", "-c", help="TOML file; default /etc/graynode/graynode.toml if it exists.")
-]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")]
+app.add_typer(people)
 
 
 class SqlFormat(StrEnum):
@@ -41,14 +38,6 @@ class SqlFormat(StrEnum):
     csv = "csv"
     json = "json"
     parquet = "parquet"
-
-
-class Verdict(StrEnum):
-    """What a person may say of an incident."""
-
-    true = "true"
-    false = "false"
-    unsure = "unsure"
 
 
 class ImportFormat(StrEnum):
@@ -72,37 +61,6 @@ def _seconds(text: str) -> float:
     if not 0.001 <= seconds <= 86400.0:
         raise typer.BadParameter("between a millisecond and a day")
     return seconds
-
-
-def _fail(text: str) -> NoReturn:
-    print(f"graynode: {text}", file=sys.stderr)
-    raise typer.Exit(2)
-
-
-def _call(role: str, *arguments: Any, function: str = "run", **keywords: Any) -> NoReturn:  # noqa: ANN401 (each main has its own)
-    """Run a role's main. A missing server library is said with the way out, not as a traceback."""
-    try:
-        module = importlib.import_module(f"graynode.service.{role}")
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("graynode"):
-            raise
-        _fail(f"{error.name} is not installed: this command needs the server part: pip install 'graynode[server]'")
-    try:
-        code = getattr(module, function)(*arguments, **keywords)
-    except ConfigError as error:
-        _fail(str(error))
-    except PermissionError as error:
-        _fail(f"{error.filename}: no permission; choose another place in the configuration, or run as its owner")
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
-    raise typer.Exit(code)
-
-
-def _load(path: Path | None, **flags: Any) -> Config:  # noqa: ANN401 (any TOML value)
-    try:
-        return load(path, {key.replace("__", "."): value for key, value in flags.items()})
-    except ConfigError as error:
-        _fail(str(error))
 
 
 def _role(role: str, path: Path | None, verbose: bool) -> NoReturn:
@@ -286,113 +244,6 @@ def explain(
     if job:
         _call("explain_job", _load(config, lake__path=lake), job, as_json=as_json)
     _call("explain", _load(config, lake__path=lake), incident, as_json=as_json)
-
-
-@app.command()
-def label(
-    about: Annotated[str, typer.Argument(help="Incident id or its beginning; or NODE@2026-W48 of an audit.")] = "",
-    verdict: Annotated[Verdict | None, typer.Argument(help="true: something was wrong.")] = None,
-    why: Annotated[str, typer.Option(help="In a few words.")] = "",
-    by: Annotated[str, typer.Option(help="Who says so; default the user.")] = "",
-    summary: Annotated[bool, typer.Option("--summary", help="Measured precision and misses, with intervals.")] = False,
-    since: Annotated[str, typer.Option(help="With --summary: from when on.")] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="With --summary: for a machine.")] = False,
-    config: ConfigPath = None,
-) -> None:
-    """Say whether an incident was one; or what the labels say so far. Nothing is trained by it."""
-    loaded = _load(config)
-    if summary:
-        _call("audit", loaded, since, as_json=as_json, function="summary_asked")
-    if verdict is None or not about:
-        _fail("label INCIDENT true|false|unsure --why TEXT, or label --summary; 'graynode explain' shows incidents")
-    _call("labels", loaded, about, verdict.value, why=why, by=by, function="label")
-
-
-@app.command()
-def audit(
-    week: Annotated[str, typer.Option(help="ISO week such as 2026-W48; default the last whole one.")] = "",
-    n: Annotated[int, typer.Option("-n", "--n", min=1, max=1000, help="How many nodes.")] = 20,
-    as_json: Annotated[bool, typer.Option("--json", help="For a machine.")] = False,
-    config: ConfigPath = None,
-) -> None:
-    """Nodes of a week of which nobody was told, drawn at random, to be looked at: what was missed?"""
-    _call("audit", _load(config), week, n, as_json=as_json, function="audit")
-
-
-@app.command()
-def ack(
-    incident: Annotated[str, typer.Argument(help="Incident id, or its beginning.")],
-    why: Annotated[str, typer.Option(help="In a few words.")] = "",
-    by: Annotated[str, typer.Option(help="Who takes it; default the user.")] = "",
-    config: ConfigPath = None,
-) -> None:
-    """Take an incident: receivers hear of it again only when it gets worse or is over."""
-    _call("labels", _load(config), incident, why=why, by=by, function="ack")
-
-
-@app.command()
-def mute(
-    node: Annotated[str, typer.Argument(help="Host name, node_id, or its name in Slurm or Kubernetes.")],
-    for_: Annotated[str, typer.Option("--for", help="How long: 2d, 12h, 1d12h.")] = "",
-    why: Annotated[str, typer.Option(help="In a few words.")] = "",
-    end: Annotated[bool, typer.Option("--end", help="Let the node be heard again.")] = False,
-    by: Annotated[str, typer.Option(help="Who says so; default the user.")] = "",
-    config: ConfigPath = None,
-) -> None:
-    """Tell receivers nothing of a node for a while; what is found is stored all the same."""
-    _call("labels", _load(config), node, for_=for_, why=why, end=end, by=by, function="mute")
-
-
-@app.command()
-def repair(
-    node: Annotated[str, typer.Argument(help="Host name, node_id, or its name in Slurm or Kubernetes.")],
-    what: Annotated[str, typer.Option(help="What was done.")] = "",
-    at: Annotated[str, typer.Option(help="When; default now.")] = "",
-    gpu: Annotated[str, typer.Option(help="UUID of the one GPU that it was about.")] = "",
-    incident: Annotated[str, typer.Option(help="Incident that it was for.")] = "",
-    by: Annotated[str, typer.Option(help="Who did it; default the user.")] = "",
-    config: ConfigPath = None,
-) -> None:
-    """Log a repair: open incidents of the node end, and its GPUs' own past begins anew."""
-    _call("labels", _load(config), node, what=what, at=at, gpu=gpu, incident=incident, by=by, function="repair")
-
-
-@thresholds_app.callback(invoke_without_command=True)
-def thresholds(
-    context: typer.Context,
-    as_json: Annotated[bool, typer.Option("--json", help="For a machine.")] = False,
-    config: ConfigPath = None,
-) -> None:
-    """Thresholds in force, their data and budget, and what the site's own days say of them."""
-    if context.invoked_subcommand is None:
-        _call("thresholds", _load(config), as_json=as_json, function="show")
-    context.obj = config
-
-
-@thresholds_app.command("fit")
-def thresholds_fit(
-    context: typer.Context,
-    since: Annotated[str, typer.Option(help="First day; default 90 days ago.")] = "",
-    until: Annotated[str, typer.Option(help="Day before which it ends; default today.")] = "",
-    as_json: Annotated[bool, typer.Option("--json", help="For a machine.")] = False,
-    config: ConfigPath = None,
-) -> None:
-    """Propose thresholds from healthy node-days, judge them on later ones, keep them as a candidate."""
-    said = {"since": since, "until": until, "as_json": as_json}
-    _call("thresholds", _load(config or context.obj), function="fit", **said)
-
-
-@thresholds_app.command("accept")
-def thresholds_accept(
-    context: typer.Context,
-    set_id: Annotated[str, typer.Argument(help="A set that 'graynode thresholds' shows, or shipped.")] = "",
-    fitted: Annotated[bool, typer.Option("--fitted", help="Fit now, and accept if within the budget.")] = False,
-    why: Annotated[str, typer.Option(help="In a few words.")] = "",
-    by: Annotated[str, typer.Option(help="Who accepts; default the user.")] = "",
-    config: ConfigPath = None,
-) -> None:
-    """Put a set in force; statistics speak from then on."""
-    _call("thresholds", _load(config or context.obj), set_id, fitted=fitted, why=why, by=by, function="accept")
 
 
 @app.command()

@@ -155,12 +155,13 @@ class Detect(Section, frozen=True):
     is not 0, else ``budget_per_node_day``.
 
     ``xid_severity`` is the site's own mind about single Xids, by number; ``digest`` tells nobody at once.
+    ``places_file``: a CSV of racks and switches (``service/places_file.py``), where no collector knows them.
     ``collective_timeout_s``: how long an outage this site's collectives survive; 0: NCCL's, 7.5 s and since 2.23 30 s.
     ``pages_per_shift``: pages of their own in ``shift_h`` hours, further ones are grouped under the open page; 0 is no
     limit. ``due_…_h``: hours until the owner's next step.
     """
 
-    detectors: tuple[str, ...] = ("rules", "ecc", "links", "pcie", "slow", "thermal", "blind", "forest")
+    detectors: tuple[str, ...] = ("rules", "ecc", "links", "pcie", "slow", "thermal", "blind", "forest", "hosts")
     shadow: bool = True
     shadow_detectors: tuple[str, ...] = ()
     budget_per_node_day: Annotated[float, Meta(gt=0, le=0.1)] = 2e-4
@@ -170,6 +171,7 @@ class Detect(Section, frozen=True):
         default_factory=dict
     )
     metrics_listen: str = "127.0.0.1:9403"
+    places_file: Path | None = None
     collective_timeout_s: Annotated[float, Meta(ge=0)] = 0.0
     pages_per_shift: Annotated[int, Meta(ge=0)] = 1
     shift_h: Hours = 12.0

@@ -49,6 +49,7 @@ def find_problems(config: Config) -> Iterator[str]:
 
 def _files(config: Config) -> Iterator[str]:
     named: dict[str, Path | None] = {"simulated.faults": config.simulated.faults}
+    named["detect.places_file"] = config.detect.places_file
     for key in ("ca_file", "cert_file", "key_file", "password_file"):
         named[f"bus.kafka.{key}"] = getattr(config.bus.kafka, key)
     for key in ("ca_file", "authorization_file"):

@@ -32,7 +32,7 @@ from graynode.pipeline.codec import Message, Origin, encode
 from graynode.pipeline.lake import Lake, LakeError, LakeTooNew
 from graynode.pipeline.lock_file import LockFile, Taken
 from graynode.pipeline.schema import FINDINGS, INCIDENTS, SAMPLES
-from graynode.service import attribution, detect_terms, hard_events, incident_bus
+from graynode.service import attribution, detect_terms, hard_events, incident_bus, places_file
 from graynode.service.config import Config, ConfigError
 from graynode.service.detect_bus import OneAtATime, when_there
 from graynode.service.detector_state import StateWriter, restore
@@ -54,6 +54,7 @@ _ROWS: Final = 5000
 ROUNDS = prometheus_client.Counter("graynode_detect_rounds_total", "Detection rounds")
 SECONDS = prometheus_client.Histogram("graynode_detect_round_seconds", "Time of the detectors per round")
 FOUND = prometheus_client.Counter("graynode_detect_findings_total", "Findings stored", ["detector", "severity"])
+PAGES = prometheus_client.Gauge("graynode_detect_pages_in_shift", "Incidents that paged by themselves in this shift")
 LAG = prometheus_client.Gauge("graynode_detect_lag_seconds", "From the end of the last scored window to now")
 
 
@@ -119,6 +120,7 @@ class Detect:
         cluster = self.config.cluster
         section = self.config.detect
         self._rounds = Rounds(self.lake, cluster, detectors, shadow=section.shadow, silent=section.shadow_detectors)
+        self._rounds.places = places_file.read(section.places_file)
         self._site = SiteWatch(self.config, self.lake, self.clock)
         self._incidents = detect_terms.incidents(self.config, self.lake)
         self._producer = OneAtATime(self.bus.producer())
@@ -241,6 +243,7 @@ class Detect:
             self._queue("node_day", rows)
         with self._lock:
             revisions = self._incidents.add(found, end) + self._incidents.tick(end)
+            PAGES.set(self._incidents.pages_within(end))
             try:
                 self._flush()
             finally:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from graynode.collectors.base import utc_now
 from graynode.pipeline.lake import Lake, LakeError, LakeTooNew
@@ -18,6 +18,11 @@ from graynode.pipeline.queries import QueryError
 from graynode.service.config import Config
 from graynode.service.wiring import make_lake
 
+if TYPE_CHECKING:
+    from graynode.detectors.attribution_job import Placement
+    from graynode.service.attribution_jobs import Jobs
+
+_HOUR: Final = timedelta(hours=1)
 _LONGEST_ID: Final = 400
 _KEPT: Final = timedelta(days=90)
 """Lines of outputs and 30 s windows stay so long: older jobs are judged by less than was there."""
@@ -67,20 +72,17 @@ def run(
 
 def _told(config: Config, asked: str, now: datetime) -> _Told | str:
     """What to show, or what to say where there is no one such job."""
-    from graynode.service.attribution_read import Reader
+    from graynode.service.attribution_jobs import Jobs
 
-    lake = make_lake(config)
-    reader = Reader(lake)
+    jobs = Jobs(make_lake(config))
     try:
-        found = reader.named(asked) if 0 < len(asked) <= _LONGEST_ID else []
+        found = jobs.named(asked) if 0 < len(asked) <= _LONGEST_ID else []
         chosen = _chosen(config, asked, found)
         if chosen is None:
-            return _no_such(reader, asked)
-        if isinstance(chosen, str):
-            return chosen
-        return _judged(lake, reader, *chosen, now)
+            return _no_such(jobs, asked)
+        return chosen if isinstance(chosen, str) else _judged(jobs, *chosen, now)
     finally:
-        reader.close()
+        jobs.close()
 
 
 def _chosen(config: Config, asked: str, found: list[tuple[str, str]]) -> tuple[str, str] | str | None:
@@ -95,13 +97,14 @@ def _chosen(config: Config, asked: str, found: list[tuple[str, str]]) -> tuple[s
     return "\n".join([*lines, "  (GRAYNODE_CLUSTER or cluster in the configuration chooses the cluster)"])
 
 
-def _judged(lake: Lake, reader: Any, cluster: str, job_id: str, now: datetime) -> _Told:  # noqa: ANN401 (a Reader)
+def _judged(jobs: Jobs, cluster: str, job_id: str, now: datetime) -> _Told:
     from graynode.detectors.attribution import judge
     from graynode.detectors.attribution_rows import changed, row
+    from graynode.service.attribution_read import Reader
 
-    attempts = reader.attempts(cluster, job_id)
-    placed = attempts[-1]
-    fresh = row(judge(reader.case(placed, now)), now)
+    attempts = jobs.attempts(cluster, job_id)
+    placed, lake = attempts[-1], jobs.lake
+    fresh = row(judge(Reader(lake).case(placed, now)), now)
     stored = _stored(lake, fresh)
     shown, then = fresh, stored
     if stored is not None and placed.end is not None and now - placed.end > _KEPT and fresh["verdict"] == "unknown":
@@ -118,7 +121,7 @@ def _stored(lake: Lake, fresh: Mapping[str, Any]) -> dict[str, Any] | None:
     return max(ours, key=lambda r: (r["revision"], r["ts"]), default=None)
 
 
-def _slow(lake: Lake, placed: Any, now: datetime) -> list[dict[str, Any]]:  # noqa: ANN401 (a Placement)
+def _slow(lake: Lake, placed: Placement, now: datetime) -> list[dict[str, Any]]:
     """Which ranks held it up, by its steps' busy times where it tells them: the last hour of steps."""
     import polars as pl
 
@@ -143,10 +146,7 @@ def _slow(lake: Lake, placed: Any, now: datetime) -> list[dict[str, Any]]:  # no
     return told
 
 
-_HOUR: Final = timedelta(hours=1)
-
-
-def _no_such(reader: Any, asked: str) -> str:  # noqa: ANN401 (a Reader)
+def _no_such(reader: Jobs, asked: str) -> str:
     """There is no such job: which ids are near, and what the lake has."""
     jobs, since, until = reader.span()
     head = f"graynode explain: the lake has no job {_clean(asked)[:100]!r}"

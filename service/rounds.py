@@ -22,6 +22,8 @@ from graynode.detectors.thresholds import Thresholds, shipped
 from graynode.pipeline.lake import Lake
 from graynode.pipeline.schema import WINDOW_S
 from graynode.service.detector_state import Keeper
+from graynode.service.places_file import NONE, PlacesFile
+from graynode.service.turns import turns
 
 _TABLES: Final = ("gpu", "link", "host")
 _KEYS: Final = {
@@ -61,6 +63,7 @@ class Rounds:
     thresholds: Thresholds = field(default_factory=shipped)
     states: dict[str, State] = field(default_factory=dict)
     node_days: NodeDays = field(default_factory=NodeDays)
+    places: PlacesFile = NONE
     _machines: set[str] = field(default_factory=set)
     _probes: int = -1
     _versions: dict[str, int] = field(default_factory=dict)
@@ -141,6 +144,7 @@ class Rounds:
         frames = {t: self._split(self._read(f"{t}_{self.window}", since, until), _ORDER[t]) for t in _TABLES}
         events = self._read("event", since, until) if self.lake.exists("event") else pl.DataFrame()
         valid = {t: self._read(t, None, until) for t in ("inventory", "quality")}
+        valid["inventory"] = self._placed(valid["inventory"], list(frames["host"][0].values()), until)
         probes, jobs, repairs = self._new_probes(until), self._jobs(until), self._repairs(until)
         for w in range(count):
             start = since + w * step
@@ -157,12 +161,18 @@ class Rounds:
                 **valid,
             )
 
+    def _placed(self, inventory: pl.DataFrame, hosts: list[pl.DataFrame], now: datetime) -> pl.DataFrame:
+        """The inventory, with the places that the site has told of; silent machines are known from the inventory."""
+        if self.places.rows.is_empty():
+            return inventory
+        known = [f.select("cluster", "node", "node_id") for f in (inventory, *hosts)]
+        return pl.concat([inventory, self.places.inventory(pl.concat(known), now)], how="diagonal_relaxed")
+
     def score(self, round_: Round) -> Result:
         """Every detector's turn; findings of statistics are not live while in shadow, those of ``rules`` always are."""
         began = time.perf_counter()
         found = []
-        for name, detector in self.detectors.items():
-            scored = detector.score(round_, self.states.get(name, {}))
+        for name, scored in turns(self.detectors, round_, self.states).items():
             self.states[name] = scored.state
             if scored.findings.height:
                 live = name == "rules" or not (self.shadow or name in self.silent)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import structlog
 
-from graynode.detectors.calibration import Drift
+from graynode.detectors.calibration import Drift, over_budget
 from graynode.pipeline.lake import Lake
 from graynode.pipeline.schema import stable_id
 from graynode.service.config import Config
@@ -25,6 +25,7 @@ _HOUR: Final = timedelta(hours=1)
 _SETTLED: Final = timedelta(hours=1)
 """After midnight, until yesterday's node-days have landed."""
 _LISTED: Final = 5
+_UNLIKELY: Final = 1e-3
 
 
 @dataclass(slots=True)
@@ -75,6 +76,21 @@ class SiteWatch:
         self._said = said
 
     def _drift(self, known: Standing, day: datetime) -> list[dict[str, Any]]:
+        return [*self._moved(known, day), *self._over(known, day)]
+
+    def _over(self, known: Standing, day: datetime) -> list[dict[str, Any]]:
+        """The budget itself, whatever set is in force: more than it on the healthy node-days since."""
+        rate, limit = known.rate, known.budget.per_node_day
+        p = over_budget(rate.told, rate.node_days, limit)
+        if p > _UNLIKELY:
+            return []
+        said = f"{rate.told} findings on {rate.node_days:,} healthy node-days are over the budget"
+        self._log.warning("the budget is not kept", told=rate.told, node_days=rate.node_days, budget=limit)
+        row = _about_thresholds(self.config.cluster, "budget", day)
+        row |= {"value": float(rate.told), "baseline": limit * rate.node_days, "p_value": p, "message": said}
+        return [row | {"action": "graynode thresholds; label what was told, then fit", "evidence": "[]"}]
+
+    def _moved(self, known: Standing, day: datetime) -> list[dict[str, Any]]:
         moved = drift(known.accepted, known.days, day)
         if not moved:
             return []
@@ -87,24 +103,10 @@ def drift_finding(cluster: str, moved: list[Drift], day: datetime) -> dict[str, 
     """A line of the digest: healthy days are no longer those that the thresholds were made of."""
     first = min(moved, key=lambda d: d.p_value)
     signals = ", ".join(f"{d.key[0]}.{d.key[1]}" for d in moved[:_LISTED])
-    return {
-        "ts": day,
-        "cluster": cluster,
-        "node_id": f"cluster:{cluster}",
-        "node": f"cluster {cluster}",
-        "finding_id": stable_id(cluster, "thresholds", "drift", day.isoformat()),
-        "detector": "thresholds",
-        "version": 1,
-        "subject": "cluster",
-        "cause": "fleet_shift",
-        "signal": "drift",
+    return _about_thresholds(cluster, "drift", day) | {
         "value": float(first.above),
         "baseline": first.expected,
-        "unit": "node-days",
         "p_value": first.p_value,
-        "since": day - timedelta(days=7),
-        "severity": "digest",
-        "live": True,
         "message": f"Healthy node-days of the last week are not those that the thresholds were made of: {signals}",
         "action": "Look for what has changed in the fleet; then graynode thresholds fit, and accept",
         "evidence": json.dumps(
@@ -112,3 +114,22 @@ def drift_finding(cluster: str, moved: list[Drift], day: datetime) -> dict[str, 
               "nodes": d.nodes, "p": d.p_value} for d in moved]
         ),
     }  # fmt: skip
+
+
+def _about_thresholds(cluster: str, signal: str, day: datetime) -> dict[str, Any]:
+    return {
+        "ts": day,
+        "cluster": cluster,
+        "node_id": f"cluster:{cluster}",
+        "node": f"cluster {cluster}",
+        "finding_id": stable_id(cluster, "thresholds", signal, day.isoformat()),
+        "detector": "thresholds",
+        "version": 1,
+        "subject": "cluster",
+        "cause": "fleet_shift",
+        "signal": signal,
+        "unit": "node-days",
+        "since": day - timedelta(days=7),
+        "severity": "digest",
+        "live": True,
+    }

@@ -14,13 +14,16 @@ from graynode.service.healthy_days import HealthyDays
 from graynode.service.site_thresholds import Accepted, Budget, Standing
 
 _SETS: Final = 6
+_UNLIKELY: Final = 0.05
 
 
 def print_standing(found: Standing, known: list[Accepted], moved: list[Drift]) -> None:
     """What is in force, the budget, what was measured, drift, and the table."""
     console = _console()
     of = found.accepted
-    console.print(f"in force: {found.thresholds.version}, hash {found.thresholds.digest[:12]}" + _said_of(of))
+    site = found.thresholds.version.startswith("site ")
+    version = found.thresholds.version if site else f"shipped {found.thresholds.version}"
+    console.print(f"in force: {version}, hash {found.thresholds.digest[:12]}" + _said_of(of))
     speaks = "statistics are in shadow (stored, not told; rules always speak)" if found.shadow else "statistics speak"
     console.print(f"{speaks}: {found.because}")
     console.print(f"budget: {found.budget.text}")
@@ -83,7 +86,9 @@ def rate_text(rate: Rate, limit: float) -> str:
     """A false rate against its budget."""
     if not rate.node_days:
         return "no healthy node-day has ended yet"
-    verdict = "within the budget" if rate.upper <= limit else "not certified"
+    chance = calibration.over_budget(rate.told, rate.node_days, limit)
+    over = f"over the budget (p {chance:.1g} by chance)"
+    verdict = "within the budget" if rate.upper <= limit else over if chance <= _UNLIKELY else "not certified"
     need = calibration.needed(limit)
     more = (
         f"; {need - rate.node_days:,} more node-days could certify it" if rate.told == 0 and rate.upper > limit else ""

@@ -95,7 +95,7 @@ def only_one(data: Path) -> Iterator[None]:
 def _say_start(console: Console, demo: Demo) -> None:
     where = "this node's GPUs" if demo.has_gpu else f"this machine, and a simulated fleet of {demo.nodes} nodes"
     console.print(f"[bold]graynode[/] watches {where}; everything is kept in {demo.data}")
-    console.print("Statistics speak with the shipped thresholds; a site of its own starts in shadow: graynode thresholds")
+    console.print("Statistics speak with the shipped thresholds; a real site starts in shadow (graynode thresholds)")
     if not demo.has_gpu and not demo.history_wanted:
         console.print("The history of an earlier run is taken up; the time between was not watched and stays empty.")
 

@@ -17,6 +17,7 @@ from graynode.benchmarks.detection import attribution_hardware as hardware
 from graynode.benchmarks.detection import attribution_located as located
 from graynode.benchmarks.detection import attribution_steps as step_times
 from graynode.benchmarks.detection import attribution_trace as op_trace
+from graynode.benchmarks.detection.attribution_job import Trace
 from graynode.benchmarks.detection.frozen import frozen
 from graynode.benchmarks.detection.result import DataError, Result, digests
 from graynode.detectors.straggler import Limits
@@ -29,7 +30,7 @@ _ENDINGS: Final = (".parquet", ".csv")
 class Jobs:
     """What a folder holds, by the name of the file."""
 
-    traces: list[op_trace.Trace] = field(default_factory=list)
+    traces: list[Trace] = field(default_factory=list)
     steps: dict[str, Work] = field(default_factory=dict)
     variations: dict[str, pl.DataFrame] = field(default_factory=dict)
     files: list[Path] = field(default_factory=list)

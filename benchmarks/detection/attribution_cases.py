@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from graynode.benchmarks.detection.attribution_faults import Sums
-from graynode.benchmarks.detection.attribution_trace import Trace
+from graynode.benchmarks.detection.attribution_job import Trace
 from graynode.benchmarks.detection.intervals import FloatArray, IntArray, clopper_pearson
 from graynode.benchmarks.detection.result import Figure
 from graynode.detectors.straggler import Limits, Straggler

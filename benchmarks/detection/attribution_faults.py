@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from graynode.benchmarks.detection.attribution_trace import Trace
+from graynode.benchmarks.detection.attribution_job import Trace
 from graynode.benchmarks.detection.intervals import FloatArray, IntArray
 
 _FAR_ABOVE: Final = 1.3
@@ -224,3 +224,10 @@ def makers(trace: Trace) -> dict[str, Maker]:
     if trace.pipeline is not None:
         found["sequence_length"] = sequence_length
     return found | {"data_loading": data_loading, "collective": collective, "combined": combined}
+
+
+def slowed(wall: FloatArray, worker: int, first: int, last: int, excess: float) -> FloatArray:
+    """Wall seconds (workers × steps) with one worker (a row) slower by ``excess`` from step ``first`` to ``last``."""
+    made: FloatArray = wall.copy()
+    made[worker, first : last + 1] *= 1.0 + excess
+    return made

@@ -11,8 +11,8 @@ from graynode.benchmarks.detection import attribution_faults as faults
 from graynode.benchmarks.detection.attribution_baselines import methods
 from graynode.benchmarks.detection.attribution_cases import ABLATIONS, Case, Judge, Seen, as_work, ours, share
 from graynode.benchmarks.detection.attribution_faults import Sums
+from graynode.benchmarks.detection.attribution_job import Trace
 from graynode.benchmarks.detection.attribution_made import EXCESSES, Made, make
-from graynode.benchmarks.detection.attribution_trace import Trace
 from graynode.benchmarks.detection.result import Figure, Figures, Result
 from graynode.detectors.straggler import Limits
 from graynode.detectors.stragglers import judge

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 import polars as pl
 
 from graynode.benchmarks.detection.attribution_cases import share
-from graynode.benchmarks.detection.attribution_steps import slowed
+from graynode.benchmarks.detection.attribution_faults import slowed
 from graynode.benchmarks.detection.result import Figure, Result
 from graynode.detectors.straggler import Limits, Straggler
 from graynode.detectors.stragglers import judge
@@ -67,7 +68,7 @@ def _made(
         length = max(int(steps * _SHARE), limits.wall_steps)
         first = int(rng.integers(steps // 10, max(steps - length, steps // 10 + 1)))
         last = min(first + length - 1, steps - 1)
-        said = judge(slowed(work, worker, first, last, excess), limits)
+        said = judge(replace(work, wall=slowed(work.wall, worker, first, last, excess)), limits)
         rank = int(work.rank[worker])
         ok = _covered(said, rank, first, last) and not _covered(before, rank, first, last)
         found.append(ok)

@@ -10,7 +10,7 @@ import numpy as np
 
 from graynode.benchmarks.detection import attribution_faults as faults
 from graynode.benchmarks.detection.attribution_faults import Profile, Sums
-from graynode.benchmarks.detection.attribution_trace import Trace
+from graynode.benchmarks.detection.attribution_job import Trace
 from graynode.benchmarks.detection.intervals import FloatArray, IntArray
 
 EXCESSES: Final = (0.05, 0.1, 0.2, 0.5)

@@ -1,4 +1,4 @@
-"""Step times of workers: reading them, and making one worker slow from some step on.
+"""Step times of workers: reading them.
 
 Format: the mini-batch times of Alibaba's GPU trace (CSV): ``worker``, ``time`` (which step), ``batch_time_norm`` or
 another column that begins with ``batch_time``; and its table of variation (one row a job, one column a step), which
@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from graynode.benchmarks.detection.intervals import FloatArray
 from graynode.benchmarks.detection.result import DataError
 from graynode.detectors.work import Work
 
@@ -52,11 +51,3 @@ def read(file: Path) -> pl.DataFrame:
         return pl.read_csv(file, infer_schema_length=None)
     except (pl.exceptions.PolarsError, OSError) as error:
         raise DataError(f"{file}: cannot be read ({error}); expected step times as CSV") from error
-
-
-def slowed(work: Work, worker: int, first: int, last: int, excess: float) -> Work:
-    """The job with one worker (a row) slower by ``excess`` from step ``first`` to ``last``."""
-    assert work.wall is not None  # noqa: S101 (``parse`` makes it)
-    wall: FloatArray = work.wall.copy()
-    wall[worker, first : last + 1] *= 1.0 + excess
-    return Work(rank=work.rank, node=work.node, wall=wall)

@@ -7,14 +7,13 @@ Format: the op traces of an OSDI'25 study of stragglers (parquet or CSV), one ro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import polars as pl
 
+from graynode.benchmarks.detection.attribution_job import Trace
 from graynode.benchmarks.detection.intervals import FloatArray, IntArray
 from graynode.benchmarks.detection.result import DataError
 from graynode.detectors.operations import kind_of, part_of
@@ -25,32 +24,6 @@ _LEAST_STEPS: Final = 5
 _LEAST_RANKS: Final = 4
 _MOST_CELLS: Final = 1_500_000
 """Ranks × steps × microbatches that are kept: beyond it, evenly spaced steps, so that any job's run takes minutes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
-    """One job. ``micro`` holds seconds by part of the work, ranks × steps × microbatches; the rest is ranks × steps.
-
-    NaN: not recorded. ``role`` and ``pipeline`` are ``None`` where the trace does not tell them.
-    """
-
-    name: str
-    rank: IntArray
-    node: IntArray
-    role: IntArray | None
-    pipeline: IntArray | None
-    micro: Mapping[str, FloatArray]
-    optimizer: FloatArray | None
-    input: FloatArray | None
-    wait: FloatArray
-    wall: FloatArray
-    traits: Mapping[str, IntArray]
-    notes: tuple[str, ...] = field(default=())
-
-    @property
-    def steps(self) -> int:
-        """How many steps were recorded."""
-        return int(self.wait.shape[1])
 
 
 def read(file: Path) -> pl.DataFrame:
@@ -229,12 +202,13 @@ def _traits(ops: pl.DataFrame) -> dict[str, IntArray]:
 
 
 def _warm_up(ops: pl.DataFrame, ranks: pl.Series) -> dict[str, IntArray]:
-    work = ops.filter(pl.col("part").is_in(["forward", "backward"]) & (pl.col("kind") == "work"))
+    """How many operations of the part that comes first in a step precede any other part."""
+    work = ops.filter(pl.col("kind") == "work")
     if work.get_column("start_ts").null_count() or work.get_column("part").n_unique() < 2:
         return {}
-    back = pl.col("part") == "backward"
-    first = work.group_by("rank", "step", maintain_order=True).agg(back.arg_max().alias("before"))
-    usual = first.group_by("rank").agg(pl.col("before").cast(pl.Float64).median().round()).sort("rank")
+    other = pl.col("part") != pl.col("part").first()
+    leading = work.group_by("rank", "step", maintain_order=True).agg(other.arg_max().alias("before"))
+    usual = leading.group_by("rank").agg(pl.col("before").cast(pl.Float64).median().round()).sort("rank")
     before = np.full(len(ranks), -1, dtype=np.int64)
     before[_numbered(usual, "rank", ranks)] = usual.get_column("before").to_numpy().astype(np.int64)
     return {"forwards before a backward": before} if len(np.unique(before)) > 1 else {}

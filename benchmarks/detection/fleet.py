@@ -15,7 +15,7 @@ from graynode.benchmarks.detection import fleet_ablations, fleet_baselines, flee
 from graynode.benchmarks.detection import fleet_sweep as sweep
 from graynode.benchmarks.detection.faults import FAMILIES, SEVERE_5PCT
 from graynode.benchmarks.detection.fleet_core import Limits, Size
-from graynode.benchmarks.detection.fleet_site_figures import whole
+from graynode.benchmarks.detection.fleet_site_figures import large_blind, whole
 from graynode.benchmarks.detection.fleet_sweep import BASE, CELLS, HARSH, Case, generator
 from graynode.benchmarks.detection.frozen import frozen
 from graynode.benchmarks.detection.noise import Noise
@@ -42,7 +42,7 @@ class _Extent:
     rounds: int
 
 
-_QUICK: Final = _Extent(seeds=1, base_days=12, natural_days=8, harsh_days=4, sweep_days=1, batches=1, rounds=240)
+_QUICK: Final = _Extent(seeds=1, base_days=6, natural_days=6, harsh_days=3, sweep_days=1, batches=1, rounds=240)
 _FULL: Final = _Extent(seeds=5, base_days=30, natural_days=30, harsh_days=30, sweep_days=10, batches=25, rounds=480)
 
 
@@ -56,12 +56,15 @@ def run(data: Path | None, seed: int, *, full: bool = False) -> Result:
     figures |= _shipped(seed, extent)
     figures |= _sweep(seed, extent, cells)
     site_figures, site_failures = whole(seed, extent.batches, extent.rounds)
+    if full:
+        more, wrong = large_blind(seed)
+        site_figures, site_failures = site_figures | more, site_failures + wrong
     return Result(
         track="fleet",
         seed=seed,
         n=Size().nodes * extent.base_days * extent.seeds,
         figures=figures | site_figures,
-        baselines=fleet_baselines.measured(BASE, seed, _limits(cells, BASE)),
+        baselines=fleet_baselines.measured(BASE, seed),
         ablations=fleet_ablations.measured(BASE, seed, _limits(cells, BASE)),
         thresholds_sha256=digest,
         data_sha256={"detectors/thresholds.json": shipped().digest},

@@ -55,9 +55,11 @@ class Run:
 
 
 class Site:
-    """One site, primed once. ``run`` starts from the same memory each time and leaves it as it is."""
+    """One site, primed once (or not). ``run`` starts from the same memory each time and leaves it as it is."""
 
-    def __init__(self, nodes: int, seed: int, detectors: Mapping[str, Detector] | None = None) -> None:
+    def __init__(
+        self, nodes: int, seed: int, detectors: Mapping[str, Detector] | None = None, *, primed: bool = True
+    ) -> None:
         self.fleet = Fleet(Spec(_END, nodes, 8, seed, 1.0, ahead_d=0.5, cluster=CLUSTER), Plan())
         self.detectors = dict(detectors or {name: make(name) for name in NAMES})
         self.start = _END - _ROOM
@@ -66,7 +68,8 @@ class Site:
             {"job_id": [str(j.number) for j in self.fleet.jobs], "work": [j.kind.name for j in self.fleet.jobs]}
         )
         self._states: dict[str, State] = {name: {} for name in self.detectors}
-        self._prime()
+        if primed:
+            self._prime()
 
     @property
     def node_ids(self) -> list[str]:

@@ -7,14 +7,16 @@ from typing import Final
 import numpy as np
 
 from graynode.benchmarks.detection import fleet_figures, fleet_scenarios, fleet_whole
-from graynode.benchmarks.detection.fleet_site import Site
+from graynode.benchmarks.detection.fleet_site import Run, Site
 from graynode.benchmarks.detection.fleet_sweep import generator
 from graynode.benchmarks.detection.fleet_whole import Whole
 from graynode.benchmarks.detection.result import Figure, Figures
 from graynode.benchmarks.detection.window_faults import KINDS
+from graynode.detectors import make
 
 NODES: Final = 125
 EACH: Final = 4
+_LARGE_ROUNDS: Final = 60
 _TEST_ONLY: Final = {k.name for k in KINDS if k.test_only}
 
 
@@ -22,17 +24,31 @@ def whole(seed: int, batches: int, rounds: int, nodes: int = NODES) -> tuple[Fig
     """Batches of faults, then each scenario, all from the same primed site with shipped thresholds."""
     site = Site(nodes, seed)
     figures, failures = _faults(site, seed, batches, rounds)
-    for i, make in enumerate(fleet_scenarios.SCENARIOS):
-        scenario = make(site, generator(seed, 22, i))
+    for i, scene in enumerate(fleet_scenarios.SCENARIOS):
+        scenario = scene(site, generator(seed, 22, i))
         told = site.run(fleet_scenarios.ROUNDS, scenario.put, works=scenario.works)
-        findings, incidents = fleet_whole.named_nodes(site, told)
-        named = {i.node_id for i in incidents}
-        figures[f"whole.scenario.{scenario.name}.nodes_named"] = Figure(
-            float(len(named)), n=nodes, note=f"of incidents ({len(told.incidents)} opened); findings named "
-            f"{len({f.node_id for f in findings})} nodes; to reach: 0",
-        )  # fmt: skip
-        failures += [f"{scenario.name} named {i.node_id}: {i.message}" for i in incidents[:5]]
+        more, wrong = _named(site, scenario.name, told)
+        figures |= more
+        failures += wrong
     return figures, failures
+
+
+def large_blind(seed: int) -> tuple[Figures, list[str]]:
+    """500 of 1,250 nodes blind at once: the detectors that see it, on a fleet too large for the rest to be primed."""
+    site = Site(10 * NODES, seed, {name: make(name) for name in ("blind", "rules")}, primed=False)
+    scenario = fleet_scenarios.blind_at_once(site, generator(seed, 24))
+    return _named(site, "500_nodes_blind_at_once", site.run(_LARGE_ROUNDS, scenario.put))
+
+
+def _named(site: Site, name: str, told: Run) -> tuple[Figures, list[str]]:
+    findings, incidents = fleet_whole.named_nodes(site, told)
+    figure = Figure(
+        float(len({i.node_id for i in incidents})), n=len(site.node_ids), note=f"of incidents ({len(told.incidents)} "
+        f"opened); findings named {len({f.node_id for f in findings})} nodes; to reach: 0",
+    )  # fmt: skip
+    return {f"whole.scenario.{name}.nodes_named": figure}, [
+        f"{name} named {i.node_id}: {i.message}" for i in incidents[:5]
+    ]
 
 
 def _faults(site: Site, seed: int, batches: int, rounds: int) -> tuple[Figures, list[str]]:

@@ -63,6 +63,7 @@ def notes(found: Read, values: dict[str, Any]) -> list[str]:
         "(PCA, Mahalanobis) see the two part, which a throttled GPU would not show them.",
         "Not run: Minder's 4-minute continuity (a run is one value, no series). Load regression has only the power "
         "drawn as load, which a fault moves too. Grafana's DBSCAN and MAD look at whole panels: k-th runs of all GPUs.",
+        "Not ablated: roles, accumulation and learning protection, which single runs do not have.",
         f"own_limit: a baseline's is that of its source; graynode's is a score of {values['shipped_score']:g}, taken "
         "from Longhorn's sgemm, so in sample there.",
     ]

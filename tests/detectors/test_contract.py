@@ -60,6 +60,11 @@ def _latency(w: int, c: Columns) -> None:
         c["nvml_call_max_ms_mean"][1] *= 6.0
 
 
+def _busy(w: int, c: Columns) -> None:
+    if w >= BEGINS:
+        c["cpu_util_percent_mean"][1] *= 3.0
+
+
 def _odd(w: int, c: Columns) -> None:
     if w >= 200:  # the forest knows a GPU after an hour
         c["dram_active_ratio_mean"][SICK], c["power_w_mean"][SICK] = 0.9, 420.0
@@ -74,12 +79,15 @@ FAULTS: dict[str, tuple[dict[str, Change], int]] = {
     "thermal": ({"gpu_fault": _hot}, 60),
     "blind": ({"host_fault": _latency}, 60),
     "forest": ({"gpu_fault": _odd}, 440),
+    "hosts": ({"host_fault": _busy}, 200),
 }
 """Fault and windows until it must have been told, per detector."""
 
 
 def cluster(name: str, faults: dict[str, Change] | None = None) -> Cluster:
-    # The forest needs a hundred GPU-days in each half before it says anything
+    # The forest needs a hundred GPU-days in each half before it says anything, and hosts as many windows of hosts
+    if name == "hosts":
+        return Cluster(nodes=256, gpus=1, nodes_per_job=8, **(faults or {}))
     return Cluster(nodes=32 if name == "forest" else 8, nodes_per_job=8, **(faults or {}))
 
 
@@ -148,7 +156,7 @@ def faulty(request: pytest.FixtureRequest) -> tuple[str, pl.DataFrame]:
     faults, windows = FAULTS[request.param]
     detector, c = make(request.param), cluster(request.param, faults)
     # Rounds between the forest's change nothing (its own test holds that), so they need not be made
-    every = EVERY if request.param == "forest" else 1
+    every = EVERY if request.param in ("forest", "hosts") else 1
     rounds = (c.round(w, c.start_of(w)) for w in range(0, windows, every))
     found, _ = play(detector, rounds, primed(request.param, c))
     return request.param, found
@@ -160,7 +168,7 @@ def test_it_finds_its_fault_and_says_where(faulty: tuple[str, pl.DataFrame]) -> 
     told = found.filter(TOLD)
     assert told.height
     assert set(told.get_column("node_id")) == {"id-node001"}
-    if name not in ("links", "blind"):
+    if name not in ("links", "blind", "hosts"):
         assert set(told.get_column("gpu_uuid")) == {"GPU-001-3"}
     assert told.get_column("ts").min() >= START + timedelta(seconds=30 * BEGINS)
     for column in ("message", "since", "severity", "signal", "evidence", "finding_id"):
@@ -259,7 +267,7 @@ def test_one_gpu_or_two_alone_are_never_told_by_comparison(name: str) -> None:
         assert found.filter(TOLD).is_empty()
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n not in ("rules", "links", "blind")])
+@pytest.mark.parametrize("name", [n for n in NAMES if n not in ("rules", "links", "blind", "hosts")])
 def test_a_shift_of_everything_is_one_finding_and_not_forty(name: str) -> None:
     """The same fault on every GPU of many nodes gives at most one told finding a round, about what they share."""
     faults, windows = FAULTS[name]
@@ -359,7 +367,7 @@ def test_a_state_that_was_stored_goes_on_as_if_it_had_not_been(name: str) -> Non
     c = Cluster(nodes=4, nodes_per_job=2, **FAULTS[name][0])
     rounds = list(c.rounds(26))
     _, state = play(make(name), rounds[:22], primed(name, c))
-    stored = {n: pl.read_ipc(io.BytesIO(_ipc(f)), memory_map=False) for n, f in state.items()}
+    stored = {n: pl.read_ipc(io.BytesIO(_ipc(f))) for n, f in state.items()}
     one, after_one = play(make(name), rounds[22:], state)
     other, after_other = play(make(name), rounds[22:], stored)
     assert one.equals(other)

@@ -55,6 +55,8 @@ def test_without_a_price_waiting_is_told_in_gpu_hours() -> None:
     [
         ("slow_gpu", {"effect": 0.1}, Work(8, "H100", None, None), 2.4, "no job is known"),
         ("slow_gpu", {"effect": None}, Work(8, "H100", "j", 64), None, "has not been measured"),
+        ("fleet_shift", {"effect": 0.1, "of_cause": "slow_gpu"}, Work(None, None, "j", 64), 153.6, "all 64 GPUs"),
+        ("fleet_shift", {"effect": 0.1, "of_cause": "slow_gpu"}, Work(), None, "not known for this cause"),
         ("gpu_lost", {"hold": True}, Work(8, "H100"), 192.0, "8 GPUs stand still"),
         ("gpu_lost", {"hold": True}, Work(), None, "not known"),
         ("link_down", {"signal": "outage_30s"}, Work(8, "H100", "j", 512), 256.0, "once a day"),
@@ -80,6 +82,7 @@ def test_work_is_that_of_the_gpu_where_a_node_has_several_jobs() -> None:
     assert shared.work("id-node000") == Work(8, "NVIDIA H100 80GB HBM3", "a", 2)
     assert shared.work("id-node000", "GPU-000-2") == Work(8, "NVIDIA H100 80GB HBM3", "b", 1)
     assert shared.work("elsewhere") == Work()
+    assert shared.work("job:a") == Work(None, None, "a", 2)
 
 
 def test_due_by_severity_sooner_where_waiting_is_dear_and_never_later_again() -> None:

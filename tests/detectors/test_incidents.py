@@ -105,6 +105,16 @@ def test_told_again_only_when_a_person_should_know() -> None:
     assert incidents.add([finding(4030)], at(4030)) == []
 
 
+def test_what_stands_for_weeks_is_told_once_a_day() -> None:
+    """A flag that is stated again every half hour: some revisions on the first day, then one a day."""
+    incidents, told = Incidents("test"), []
+    for half_hour in range(14 * 48):
+        told += incidents.add([finding(half_hour * 1800.0)], at(half_hour * 1800.0))
+    by_day = [sum(r["ts"] < at(86_400 * d) for r in told) for d in (1, 2, 7, 14)]
+    assert by_day[0] <= 9
+    assert by_day[3] - by_day[2] == 7
+
+
 def test_severity_does_not_fall_while_it_is_open() -> None:
     """The worst that was seen stays until it is over."""
     incidents = Incidents("test")

@@ -76,3 +76,12 @@ def test_what_is_no_news_starts_no_storm() -> None:
             at(i),
         )
     assert [r["subject"] for r in incidents.add([finding(40, "thermal")], at(40))] == ["node"]
+
+
+def test_old_faults_that_are_told_at_once_are_no_storm() -> None:
+    """Twelve slow GPUs and twelve dead ports of a month, told in the first live round: each is its own."""
+    incidents = Incidents("test")
+    slow = [finding(0, "slow_gpu", node_id=f"s{i}", since=at(-3600)) for i in range(12)]
+    dead = [finding(0, "link_down", node_id=f"d{i}", link="mlx5_0/1", gpu_uuid=None, subject="link",
+                    since=at(-86_400.0 * i)) for i in range(12)]  # fmt: skip
+    assert {r["subject"] for r in incidents.add([*slow, *dead], at(0))} == {"node"}

@@ -35,7 +35,7 @@ def outages(pieces: Sequence[tuple[int, float, float]]) -> Cluster:
                 c["down_s_sum"][PORT], c["outage_s_max"][PORT] = down_s, outage_s
                 c["downs_sum"][PORT] = 0.0 if outage_s > down_s else 1.0
 
-    return Cluster(nodes=4, link_fault=fault)
+    return Cluster(nodes=4, gpus=1, link_fault=fault)
 
 
 def test_nine_seconds_in_pieces_eight_at_once_and_thirty_one_at_once_are_three_findings() -> None:
@@ -172,11 +172,11 @@ def test_an_nvlink_is_the_platforms_and_its_errors_are_told_once() -> None:
 
 
 def test_a_port_that_flaps_every_eight_minutes_is_told_by_its_penalty() -> None:
-    """Never three times in ten minutes, and still no port for a collective; every two hours it is not told."""
+    """Never three times in ten minutes, and still no port for a collective; once an hour it is not told."""
     often = told(outages([(w, 1.0, 1.0) for w in range(2, 90, 16)]), 90)
     assert set(often.get_column("signal")) <= {"flap", "down_in_pieces"}
     assert "again and again, minutes apart" in often["message"][0]
-    assert told(outages([(2, 1.0, 1.0), (242, 1.0, 1.0)]), 250).is_empty()
+    assert told(outages([(2, 1.0, 1.0), (122, 1.0, 1.0)]), 125).is_empty()
 
 
 def test_a_site_s_own_timeout_decides_which_outage_ends_jobs() -> None:

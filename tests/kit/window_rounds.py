@@ -179,9 +179,20 @@ class Cluster:
             "gpus_read_mean": np.full(n, float(self.gpus)),
             "nvml_up_last": np.ones(n),
             "nvml_call_max_ms_mean": 3.0 * np.exp(rng.normal(0, 0.1, n)),
+            **_own_metrics(n, np.random.default_rng((self.seed, w))),
         }
         self.host_fault(w, c)
         return _frame(start, np.arange(n), {"driver_version_last": ["580.65.06"] * n}, c)
+
+
+def _own_metrics(n: int, rng: np.random.Generator) -> Columns:
+    """CPU, load and memory of hosts of one kind, moving together; drawn apart, so that nothing else is drawn anew."""
+    busy = rng.normal(0, 0.05, n)
+    return {
+        "cpu_util_percent_mean": 20 * np.exp(busy + rng.normal(0, 0.01, n)),
+        "load1_mean": 40 * np.exp(busy + rng.normal(0, 0.01, n)),
+        "mem_available_bytes_mean": 1e12 * np.exp(rng.normal(0, 0.01, n)),
+    }
 
 
 def _frame(start: datetime, node: np.ndarray, texts: dict[str, object], numbers: Columns) -> pl.DataFrame:

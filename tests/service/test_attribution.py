@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import subprocess
 import sys
@@ -15,8 +16,8 @@ from typing import Any
 
 import polars as pl
 import pytest
+from agent_fakes import until
 from finding_rows import PCI, at, event
-from roles import Roles
 from structlog.testing import capture_logs
 
 from graynode.pipeline.bus import BusUnavailable
@@ -24,8 +25,9 @@ from graynode.pipeline.codec import Message, Origin, decode, encode
 from graynode.pipeline.lake import Lake
 from graynode.pipeline.lake_format import frame_schema
 from graynode.pipeline.schema import EVENTS, SAMPLES
-from graynode.service import explain_job
-from graynode.service.attribution import EVERY_S, FINAL, SETTLE, Attribution
+from graynode.pipeline.spool import SpoolBus
+from graynode.service import detect, explain_job, pipeline
+from graynode.service.attribution import FINAL, SETTLE, Attribution
 from graynode.service.attribution_read import Reader
 from graynode.service.config import Config, parse
 
@@ -143,6 +145,18 @@ def test_a_restart_tells_nothing_twice_and_forgets_no_second_look(site: Site) ->
     assert site.sent[-1]["revision"] == 1
 
 
+def test_a_job_that_ended_hours_ago_is_judged_and_opens_no_incident(site: Site) -> None:
+    """After a pause its machine may be well again: stored, not told. Older than six hours: when somebody asks."""
+    site.job()
+    site.xid(2, END - 30, 79)
+    site.now = at(END + 4 * 3600)
+    assert site.role.step() == 1
+    assert [f["live"] for f in site.findings] == [False]
+    site.now = at(END + 7 * 3600)
+    site.role = site.started()
+    assert site.role.step() == 0
+
+
 def test_jobs_of_one_machine_and_jobs_that_went_well_are_left_alone(site: Site) -> None:
     """They are explained when somebody asks."""
     site.job(job_id="1", nodes=1)
@@ -207,6 +221,22 @@ def test_a_job_that_stands_still_is_judged_while_it_runs(site: Site) -> None:
         "infrastructure",
         "n4",
     )
+
+
+def test_gpus_that_spin_hang_a_job_of_training_and_no_other(site: Site) -> None:
+    """Busy at a third of the power for ten minutes, on every GPU; a server that waits for requests is no hang."""
+    site.job(None)
+    site.job(None, job_id="8", work="inference")
+    site.put("gpu_30s", *(
+        {"ts": at(30 * w), "node_id": f"n{n}", "gpu_uuid": f"GPU-{job}-{n}", "job_id_last": job, "boot_id": "b1",
+         "gpu_util_percent_mean": 100.0, "power_w_mean": 600.0 if w < 60 else 220.0}
+        for w in range(90) for n in range(1, 5) for job in ("7", "8")
+    ))  # fmt: skip
+    site.now = at(90 * 30 + 20)
+    assert site.role.step() == 1
+    (told,) = site.sent
+    assert (told["job_id"], told["phase"], told["kind"]) == ("7", "hung", "hang")
+    assert "37% of its usual power" in told["notes"]
 
 
 def test_xids_that_stay_on_one_gpu_are_found_in_the_weeks_before(site: Site) -> None:
@@ -402,66 +432,60 @@ def test_an_incident_or_a_job_and_not_both() -> None:
 
 
 def test_from_the_bus_to_the_verdict_and_back_to_the_person(tmp_path: Path) -> None:
-    """Real processes over a spool: rows of a job that lost a GPU arrive; minutes after its end the verdict is in the
-    lake, its finding has joined the incident that the kernel line opened, and ``explain --job`` says the same."""
-    from graynode.pipeline.queries import Queries
-    from graynode.pipeline.spool import SpoolBus
-
+    """Pipeline and detect over a spool: rows of a job that lost a GPU arrive; minutes after its end the verdict is in
+    the lake, its finding has joined the incident that the kernel line opened, and ``explain --job`` says the same."""
+    folders = {"bus": {"spool_dir": str(tmp_path / "bus")}, "lake": {"path": str(tmp_path / "lake")}}
+    quick = {"pipeline": {"metrics_listen": "", "commit_s": 1, "maintain": False}, "detect": {"metrics_listen": ""}}
+    config = parse({"cluster": "test", **folders, **quick}, "test")
     end = datetime.now(UTC) - SETTLE
-    with Roles(tmp_path, {"cluster": "test"}) as roles:
-        for role in ("pipeline", "detect"):
-            roles.start(role)
-        began = time.monotonic()
-        moved = end - at(END)
+    speak(config, end)
+    stop = threading.Event()
+    roles = [threading.Thread(target=run, args=(config, stop)) for run in (pipeline.run, detect.run)]
+    lake = Lake(str(tmp_path / "lake"))
 
-        def soon(seconds: float) -> datetime:
-            return at(seconds) + moved
+    def landed(table: str, **where: str) -> list[dict[str, Any]]:
+        return lake.read(table).filter(**where).to_dicts()
 
-        producer = SpoolBus(tmp_path / "bus", 1 << 30).producer()
-        rows: dict[str, list[dict[str, Any]]] = {"job": [], "event": [], "job_log": []}
-        for n in range(1, 5):
-            who = {
-                "cluster": "test",
-                "node_id": f"n{n}",
-                "node": f"gpu-{n:02d}",
-                "job_id": "7",
-                "nodes": 4,
-                "requeues": 0,
-            }
-            rows["job"] += [
-                {**who, "ts": soon(0), "state": "running", "allocated_ts": soon(0)},
-                {**who, "ts": end, "state": "failed", "end_ts": end, "exit_code": 1},
-            ]
-            line = {"cluster": "test", "node_id": f"n{n}", "node": f"gpu-{n:02d}", "job_id": "7", "rank": n - 1}
-            rows["job_log"].append({**line, "ts": soon(END - 2), "kind": "nccl", "line": WATCHDOG.format(r=n - 1)})
-        rows["event"].append(event(0, code=79, node_id="n2", node="gpu-02", ts=soon(END - 30), boot_id="b1"))
-        by_node = {"job": "head", "event": "n2", "job_log": "head"}
-        for number, (table, some) in enumerate(rows.items(), 1):
-            for node in sorted({r["node_id"] for r in some}) if table != "event" else [by_node[table]]:
-                own = [r for r in some if r["node_id"] == node]
-                origin = Origin("test", node, 1)
-                topic = SAMPLES if table == "job_log" else EVENTS
-                producer.send(topic, [encode(table, own, origin, number, datetime.now(UTC))])
-        producer.close()
-        queries = Queries(Lake(str(tmp_path / "lake")))
-        (told,) = roles.until(lambda: queries.rows("FROM attribution_now"), 90)
-        took_s = time.monotonic() - began
-        assert (told["verdict"], told["kind"], told["confidence"], told["node_id"]) == (
-            "infrastructure",
-            "gpu",
-            "high",
-            "n2",
-        )
-        assert (told["ts"] - end).total_seconds() <= 300
-        incidents = "SELECT evidence FROM incident_now WHERE node_id = 'n2' AND contains(evidence, 'job 7 ended by it')"
-        roles.until(lambda: queries.rows(incidents), 60)
-        assert len(queries.rows("FROM incident_now WHERE cause = 'gpu_lost'")) == 1
-        queries.close()
-        shown = subprocess.run(
-            [sys.executable, "-m", "graynode.service.cli", "explain", "--job", "7", "--config", str(roles.config)],
-            capture_output=True, text=True, timeout=60, check=True,
-        ).stdout  # fmt: skip
-        assert "INFRASTRUCTURE" in shown
-        assert "followed" in shown
-        assert {roles.stop(role) for role in ("detect", "pipeline")} == {0}
-    assert took_s < 60 + EVERY_S
+    for role in roles:
+        role.start()
+    try:
+        assert until(lambda: landed("attribution"), 60)
+        assert until(lambda: [i for i in landed("incident") if "job 7 ended by it" in i["evidence"]], 60)
+    finally:
+        stop.set()
+        for role in roles:
+            role.join(30)
+    (told,) = landed("attribution")
+    assert (told["verdict"], told["kind"], told["confidence"], told["node_id"]) == (
+        "infrastructure",
+        "gpu",
+        "high",
+        "n2",
+    )
+    assert (told["ts"] - end).total_seconds() <= 300
+    assert len({i["incident_id"] for i in landed("incident", cause="gpu_lost")}) == 1
+    assert {f["detector"] for f in landed("finding", node_id="n2")} == {"rules", "attribution"}
+    sink = io.StringIO()
+    assert explain_job.run(config, "7", out=sink) == 0
+    assert sink.getvalue().startswith("INFRASTRUCTURE")
+    assert "followed" in sink.getvalue()
+
+
+def speak(config: Config, end: datetime) -> None:
+    """What a scheduler, a kernel and a training program say of a job that ended then."""
+    producer = SpoolBus(config.bus.spool_dir, 1 << 30).producer()
+
+    def send(topic: str, table: str, *rows: dict[str, Any]) -> None:
+        origin = Origin("test", rows[0]["node_id"], 1)
+        producer.send(topic, [encode(table, rows, origin, next(numbers), datetime.now(UTC))])
+
+    numbers, began = itertools.count(1), end - timedelta(hours=1)
+    for n in range(1, 5):
+        who = {"cluster": "test", "node_id": f"n{n}", "node": f"gpu-{n:02d}", "job_id": "7"}
+        job = {**who, "nodes": 4, "requeues": 0}
+        over = {"ts": end, "state": "failed", "end_ts": end, "exit_code": 1}
+        send(EVENTS, "job", {**job, "ts": began, "state": "running", "allocated_ts": began}, {**job, **over})
+        line = {"ts": end, "rank": n - 1, "kind": "nccl", "line": WATCHDOG.format(r=n - 1)}
+        send(SAMPLES, "job_log", {**who, **line})
+    send(EVENTS, "event", event(0, code=79, node_id="n2", node="gpu-02", ts=end - timedelta(seconds=30)))
+    producer.close()

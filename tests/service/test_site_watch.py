@@ -196,6 +196,21 @@ def test_drift_is_a_line_of_the_digest_and_opens_nothing(tmp_path: Path) -> None
     assert heard(site, INCIDENTS, "incident") == []
 
 
+def test_a_budget_that_is_not_kept_is_a_line_of_the_digest_whatever_set_is_in_force(tmp_path: Path) -> None:
+    """Twelve findings on 3,600 healthy node-days where 0.7 were due; with one of them it is chance and not told."""
+    for name, told in (("over", 12), ("chance", 1)):
+        site = small(tmp_path / name)
+        odd = {(n, n): 0.9 for n in range(told)}
+        site.lake.write("node_day", node_days(120, 30, last=date(2026, 3, 1), odd=odd))
+        land(site, list(Cluster(nodes=2).rounds(3)))
+        role = Role(site, after(3))
+        role.go(after(3))
+        role.detect.close()
+        said = [f for f in heard(site, FINDINGS, "finding") if f["detector"] == "thresholds"]
+        assert [f["signal"] for f in said] == (["budget"] if name == "over" else [])
+        assert all("12 findings on 3,600 healthy node-days are over the budget" in f["message"] for f in said)
+
+
 def test_other_thresholds_make_the_detectors_anew_and_leave_their_memory(tmp_path: Path) -> None:
     """What is stored of a round has the same keepers before and after."""
     site = small(tmp_path, shadow=False)

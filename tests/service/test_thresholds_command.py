@@ -34,7 +34,7 @@ def test_an_empty_lake_is_said_with_what_is_needed(tmp_path: Path) -> None:
     s = site(tmp_path)
     shown = s.run("thresholds")
     assert shown.returncode == 0, shown.stderr
-    assert f"in force: {shipped().version}" in shown.stdout
+    assert f"in force: shipped {shipped().version}" in shown.stdout
     assert "in shadow" in shown.stdout
     assert "0 healthy node-days of 1,497 that certify the budget" in shown.stdout
     assert "no healthy node-day has ended yet" in shown.stdout
