@@ -35,9 +35,17 @@ _ELSEWHERE: Final = {
 }
 
 
-def explain_job(told: Row, *, then: Row | None = None, slow: Sequence[Row] = (), attempts: int = 1) -> RenderableType:
+def explain_job(
+    told: Row,
+    *,
+    then: Row | None = None,
+    slow: Sequence[Row] = (),
+    attempts: int = 1,
+    names: Mapping[str, str | None] | None = None,
+) -> RenderableType:
     """The whole story, readable at 80 columns. ``then`` is what was stored at the time, where it differs; ``slow`` are
-    statements about ranks that held the job up; ``attempts`` is how many placements the job had.
+    statements about ranks that held the job up; ``attempts`` is how many placements the job had; ``names`` are those of
+    its machines by id.
     """
     row = plain(told)
     parts: list[RenderableType] = [_head(row, attempts), Text(), _label("What was seen, in order of time")]
@@ -45,7 +53,7 @@ def explain_job(told: Row, *, then: Row | None = None, slow: Sequence[Row] = (),
     parts += [_label("What to do"), Padding(Text(_clean(row.get("action")), style="bold"), (0, 0, 1, 2))]
     for title, lines in (
         ("What weighs on this", row["notes"]),
-        ("Machines in doubt", _in_doubt(row)),
+        ("Machines in doubt", _in_doubt(row, names or {})),
         ("Elsewhere", _elsewhere(row["elsewhere"])),
         ("Its speed", [_clean(s.get("message")) for s in slow]),
         ("What could not be asked", row["missing"]),
@@ -158,8 +166,8 @@ def _entry(entry: Row) -> RenderableType:
     return Group(*lines)
 
 
-def _in_doubt(row: Row) -> list[str]:
-    suspects = [_clean(s) for s in row["suspects"]]
+def _in_doubt(row: Row, names: Mapping[str, str | None]) -> list[str]:
+    suspects = [_clean(names.get(s) or s) for s in map(str, row["suspects"])]
     if not suspects:
         return []
     more = f" and {len(suspects) - 8} more" if len(suspects) > 8 else ""

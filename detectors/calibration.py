@@ -31,9 +31,9 @@ change shows within days and not after the thousands of node-days that the thres
 _TAIL: Final = 0.95
 """The tail of a signal's maxima is taken for exponential from this quantile on: so is the stationary law of a CUSUM
 (Siegmund 1985), and days that mix calm and noisy nodes show in the mean excess."""
-_AIM: Final = 20.0
-"""Thresholds aim at this part of the budget: about 3 / budget node-days can certify it only if they see no finding at
-all. At a twentieth that is so six times in seven where the tail is known; estimated from few days, three in four."""
+_AIM: Final = 50.0
+"""Thresholds aim at this part of the budget: about 3 / budget node-days certify it only if they see no finding at
+all, and a fiftieth leaves room for nodes that differ. Against a twentieth it costs about one window of delay."""
 LEAST_PART: Final = 0.25
 """A site's threshold is not below a quarter of the shipped one: weeks as calm as that have not shown what a new kind of
 work does, and for a shift of tau a quarter of the shipped sum is reached within minutes."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from graynode.detectors.base import Round
-from graynode.detectors.places import Member, Place, Places, places
+from graynode.detectors.places import Member, Place, places, table
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +44,20 @@ class Context:
 
     def nodes(self, kind: str, name: str) -> frozenset[str]:
         """Machines of a place; none where the round does not tell."""
-        for known in (self._nodes, self._ports):
-            for place in known.places:
-                if (place.kind, place.name) == (kind, name):
-                    return place.nodes
+        if self._round is None:
+            return frozenset()
+        there = (pl.col("kind") == kind) & (pl.col("name") == name)
+        for ports in (False, True):
+            found = table(self._round, ports=ports).filter(there).get_column("node")
+            if len(found):
+                return frozenset(found)
         return frozenset()
 
     def best(self, concerned: Sequence[Member], cause: str) -> Place | None:
         """The place that these nodes or ports share (``places.Places.best``)."""
-        return self._nodes.best(concerned, cause)
-
-    @functools.cached_property
-    def _nodes(self) -> Places:
-        return places(self._round) if self._round is not None else Places((), frozenset())
-
-    @functools.cached_property
-    def _ports(self) -> Places:
-        return places(self._round, ports=True) if self._round is not None else Places((), frozenset())
+        if self._round is None:
+            return None
+        return places(self._round, concerned=frozenset(node for node, _ in concerned)).best(concerned, cause)
 
     @functools.cached_property
     def _gpus(self) -> pl.DataFrame:

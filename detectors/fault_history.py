@@ -16,11 +16,8 @@ Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 CHAIN_D: Final = 7.0
-"""A fault within a week of the return before belongs to the same unfinished repair: after a week the risk is that of
-any node with a fault a month ago (METHODS §1.9: 31.8 % within 7 days, only 5 % more until day 14)."""
-_NEVER_D: Final = 1e6
-_APART: Final = 1e7
-"""Added per node, so that running maxima over the sorted faults of all nodes begin anew with each node."""
+"""A fault within a week of the return before belongs to the same unfinished repair: on InfiniteHBD's trace 31 % of
+faults follow a return within 7 days, and the next 7 add 5 %."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +63,10 @@ class Faults:
     def _reach(self) -> tuple[Ints, Floats]:
         """Order by node and start, and there the latest end so far of the node's faults."""
         order = np.lexsort((self.start_d, self.node)).astype(np.int64)
-        offset = self.node[order] * _APART
-        ends = np.where(np.isinf(self.end_d), _NEVER_D, self.end_d)[order]
-        return order, np.maximum.accumulate(ends + offset) - offset if len(order) else ends
+        # By rank, so that a running maximum that begins anew with each node is exact
+        ends, rank = np.unique(self.end_d[order], return_inverse=True)
+        before = self.node[order] * len(ends)
+        return order, ends[np.maximum.accumulate(rank + before) - before]
 
     def _gap(self, order: Ints, reach: Floats) -> Floats:
         """Days from the end of all the node's faults before to each fault's start; infinite for a node's first."""

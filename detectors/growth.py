@@ -192,7 +192,9 @@ def _judge(memory: Arrays, hits: Floats, powered: Floats, prior: Prior, groups: 
 
 
 def _ring(memory: Arrays, kind: str) -> Floats:
-    return np.nan_to_num(np.stack([memory[f"{kind}.{h}"] for h in range(HOURS)]), copy=False)
+    ring = np.stack([memory[f"{kind}.{h}"] for h in range(HOURS)])
+    np.copyto(ring, 0.0, where=np.isnan(ring))
+    return ring
 
 
 def _gone(before: Floats, hour: Floats) -> Bools:

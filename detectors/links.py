@@ -163,7 +163,8 @@ class Links:
         median, others = residual.leave_one_out_median(rate, same)
         best = np.fmax(ports["rate_best"], rate)
         ports["rate_best"] = best
-        expected = np.where(others >= residual.MIN_PEERS, np.fmax(median, best), best)
+        alike = (others >= residual.MIN_PEERS) & _agree(rate, median, same)
+        expected = np.where(alike, np.fmax(median, best), best)
         bad, known = rate < _RATE_BELOW * expected, ~np.isnan(rate)
         count, since = accumulate.strike(ports, "rate", bad, known, view.t_s)
         for i in np.flatnonzero((count >= limit / 2) & bad):
@@ -229,6 +230,19 @@ class Links:
             if frame is not None:
                 learnt[name] = frame
         return learnt
+
+
+def _agree(rate: Floats, median: Floats, same: Ints) -> Bools:
+    """Where nine in ten of the other nodes' equal ports run at their median: a fleet of two speeds expects neither."""
+    known = ~np.isnan(rate) & (same >= 0)
+    near = known & (np.abs(rate - median) <= (1.0 - _RATE_BELOW) * median)
+    size = int(same.max(initial=-1)) + 1
+    of = np.bincount(same[known], minlength=size)
+    agree = np.bincount(same[near], minlength=size)
+    place = np.maximum(same, 0)
+    if not size:
+        return np.zeros(len(rate), dtype=np.bool_)
+    return np.asarray(agree[place] - near >= _ALIKE * (of[place] - known), dtype=np.bool_)
 
 
 def _usual(view: View, most: Floats) -> Floats:

@@ -105,55 +105,92 @@ def _there(place: Place, whole: frozenset[Member], nodes: frozenset[str]) -> tup
     return len(those), len(place.nodes), those
 
 
-def places(round_: Round, *, ports: bool = False, also: frozenset[str] = frozenset()) -> Places:
+def places(round_: Round, *, ports: bool = False, concerned: frozenset[str] | None = None) -> Places:
     """The places of a round; switches and rails by port with ``ports``.
 
-    ``also``: machines that may be silent and have a place all the same.
+    ``concerned``: only places with at least three of these machines; they count though they may be silent.
     """
+    rows, here = _latest(round_, ports=ports)
+    seen = here | concerned if concerned else here
+    if concerned is not None:
+        with_some = rows.filter(pl.col("node").is_in(list(concerned))).group_by("kind", "name").agg(pl.n_unique("node"))
+        rows = rows.join(with_some.filter(pl.col("node") >= min(_FEWEST.values())), on=["kind", "name"], how="semi")
     found: dict[tuple[str, str], set[Member]] = {}
-    seen = also.union(*(_nodes(f) for f in (round_.gpu, round_.host, round_.link)))
-    rows = [
-        *_column(round_.gpu, "job", "job_id_last"),
-        *_column(round_.host, "driver", "driver_version_last"),
-        *_of_inventory(round_.inventory, seen, ports=ports),
-        *(_rails(round_.link) if ports else ()),
-    ]
-    for kind, name, member in rows:
-        found.setdefault((kind, name), set()).add(member)
+    for kind, name, node, port in rows.iter_rows():
+        if node in seen:
+            found.setdefault((kind, name), set()).add((node, port))
     made = tuple(Place(kind, name, frozenset(members)) for (kind, name), members in sorted(found.items()))
     return Places(made, seen)
 
 
-Row = tuple[str, str, Member]
+_SCHEMA: Final = dict.fromkeys(("kind", "name", "node", "port"), pl.String)
 
 
-def _column(frame: pl.DataFrame, kind: str, column: str) -> Iterable[Row]:
-    if {column, "node_id"} <= set(frame.columns):
-        for name, node in frame.select(pl.col(column).cast(pl.String), "node_id").drop_nulls().unique().iter_rows():
-            yield kind, name, (node, "")
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """The frames that were looked at last, and what was made of them: the detectors of a round ask in turn."""
+
+    frames: tuple[pl.DataFrame, ...]
+    of_inventory: pl.DataFrame
+    rows: pl.DataFrame
+    seen: frozenset[str]
 
 
-def _rails(link: pl.DataFrame) -> Iterable[Row]:
-    if {"link", "node_id", "link_kind_last"} <= set(link.columns):
-        wired = link.filter(pl.col("link_kind_last").fill_null("") != "nvlink").select("link", "node_id")
-        for name, node in wired.drop_nulls().unique().iter_rows():
-            yield "rail", name, (node, name)
+_held: Final[dict[bool, _Held]] = {}
 
 
-def _of_inventory(inventory: pl.DataFrame, seen: frozenset[str], *, ports: bool) -> Iterable[Row]:
+def table(round_: Round, *, ports: bool) -> pl.DataFrame:
+    """Columns ``kind``, ``name``, ``node`` and ``port`` (empty for whole nodes): who is where, by all that is known."""
+    return _latest(round_, ports=ports)[0]
+
+
+def _latest(round_: Round, *, ports: bool) -> tuple[pl.DataFrame, frozenset[str]]:
+    """The table, and the machines that this round has rows of."""
+    frames, held = (round_.inventory, round_.gpu, round_.host, round_.link), _held.get(ports)
+    if held is not None and all(a is b for a, b in zip(held.frames, frames, strict=True)):
+        return held.rows, held.seen
+    same = held is not None and held.frames[0] is round_.inventory
+    fixed = held.of_inventory if held is not None and same else _of_inventory(round_.inventory, ports=ports)
+    parts = [_column(round_.gpu, "job", "job_id_last"), _column(round_.host, "driver", "driver_version_last"), fixed]
+    rows = pl.concat([*parts, *([_rails(round_.link)] if ports else [])])
+    seen = frozenset().union(*(_nodes(f) for f in frames[1:]))
+    _held[ports] = _Held(frames, fixed, rows, seen)
+    return rows, seen
+
+
+def _column(frame: pl.DataFrame, kind: str, column: str) -> pl.DataFrame:
+    if not {column, "node_id"} <= set(frame.columns):
+        return pl.DataFrame(schema=_SCHEMA)
+    pairs = frame.select(name=pl.col(column).cast(pl.String), node=pl.col("node_id")).drop_nulls().unique()
+    return pairs.select(pl.lit(kind).alias("kind"), "name", "node", pl.lit("").alias("port"))
+
+
+def _rails(link: pl.DataFrame) -> pl.DataFrame:
+    if not {"link", "node_id", "link_kind_last"} <= set(link.columns):
+        return pl.DataFrame(schema=_SCHEMA)
+    wired = link.filter(pl.col("link_kind_last").fill_null("") != "nvlink").select("link", "node_id")
+    named = wired.drop_nulls().unique().select(name=pl.col("link"), node=pl.col("node_id"), port=pl.col("link"))
+    return named.select(pl.lit("rail").alias("kind"), "name", "node", "port")
+
+
+def _of_inventory(inventory: pl.DataFrame, *, ports: bool) -> pl.DataFrame:
     if not {"node_id", "kind", "entity"} <= set(inventory.columns) or inventory.is_empty():
-        return
-    rows = inventory.filter(pl.col("node_id").is_in(list(seen)) & pl.col("kind").is_in(["node", "gpu", "port"]))
+        return pl.DataFrame(schema=_SCHEMA)
+    rows = inventory.filter(pl.col("kind").is_in(["node", "gpu", "port"])).drop_nulls(["node_id", "entity"])
     if "ts" in rows.columns:
         rows = rows.sort("ts").unique(["node_id", "kind", "entity"], keep="last", maintain_order=True)
-    named = rows.select("node_id", "kind", "entity", *_named(rows.columns)).unique()
-    for node, kind, entity, domain, rack, switch in named.iter_rows():
-        if domain:
-            yield "domain", domain, (node, "")
-        if rack:
-            yield "rack", rack, (node, "")
-        if switch and (kind == "port") == ports:
-            yield "switch", switch, (node, entity if ports else "")
+    named = rows.select("node_id", "kind", "entity", *_named(rows.columns))
+    port = pl.col("entity") if ports else pl.lit("")
+    made = [
+        named.select(
+            pl.lit(what).alias("kind"), pl.col(what).alias("name"), pl.col("node_id").alias("node"),
+            (port if what == "switch" else pl.lit("")).alias("port"),
+        )
+        for what, named in (
+            ("domain", named), ("rack", named), ("switch", named.filter((pl.col("kind") == "port") == ports)),
+        )
+    ]  # fmt: skip
+    return pl.concat(made).drop_nulls("name").filter(pl.col("name") != "").unique()
 
 
 def _named(columns: Sequence[str]) -> Iterable[pl.Expr]:
@@ -168,4 +205,4 @@ def _named(columns: Sequence[str]) -> Iterable[pl.Expr]:
 
 
 def _nodes(frame: pl.DataFrame) -> set[str]:
-    return set(frame.get_column("node_id").drop_nulls()) if "node_id" in frame.columns else set()
+    return set(frame.get_column("node_id").drop_nulls().unique()) if "node_id" in frame.columns else set()

@@ -18,7 +18,8 @@ import numpy as np
 from graynode.detectors.fault_history import Faults, Floats, Returns, returns
 
 PROBATION_D: Final = 7.0
-"""Seven days after a return hold a third of all faults in 2.3 % of the node-days (METHODS §1.9)."""
+"""Seven days after a return hold 31 % of all faults in 2.1 % of the node-days (``graynode evaluate lemons`` on
+InfiniteHBD's trace); fourteen hold 36 % in 4 %."""
 _EDGES_D: Final = np.array([0.0, 0.25, 1.0, 3.0, 7.0, 14.0])
 _SPANS_D: Final = np.diff(_EDGES_D)
 _ON_PROBATION: Final = _EDGES_D[:-1] < PROBATION_D

@@ -15,6 +15,7 @@ from typing import Final
 
 import numpy as np
 
+from graynode.detectors import conformal
 from graynode.detectors.frames import Bools, Floats, Ints, View, codes
 
 MIN_PEERS: Final = 3
@@ -224,6 +225,19 @@ def robust_z(values: Floats, groups: Ints, floor: float) -> tuple[Floats, Floats
     spread, _ = leave_one_out_median(np.abs(excess), groups)
     z = 0.6745 * excess / np.maximum(spread, floor)
     return np.where(count < MIN_PEERS, np.nan, z), excess, count
+
+
+def chance(r: Residual, groups: Peers, floor: float) -> Floats:
+    """How often a healthy GPU among so many peers shows as much in one window: it explains, and decides nothing.
+
+    The fewer the peers, the less is certain: z = 8 is one healthy window in 1,600 among 7 and in 10⁷ among 63.
+    """
+    spread, _ = leave_one_out_median(np.abs(r.excess), groups.exact)
+    if np.any(r.wide & (groups.loose >= 0)):
+        loosely, _ = leave_one_out_median(np.abs(r.excess), groups.loose)
+        spread = np.where(r.wide, loosely, spread)
+    z = 0.6745 * r.excess / np.maximum(spread, floor)
+    return np.where(np.isnan(z), np.nan, conformal.robust_tail(np.nan_to_num(z), r.peers))
 
 
 def log_of(x: Floats) -> Floats:

@@ -24,7 +24,8 @@ def put(memory: Arrays, name: str, values: Floats, now_s: Floats, *, largest: bo
     A slot holds the sum of its values, or their maximum where ``largest``.
     """
     slot, before = np.floor(now_s / SLOT_S), memory[f"{name}.slot"]
-    ring = np.nan_to_num(np.stack([memory[f"{name}.{i}"] for i in range(SLOTS)]), copy=False)
+    ring = np.stack([memory[f"{name}.{i}"] for i in range(SLOTS)])
+    np.copyto(ring, 0.0, where=np.isnan(ring))
     if not np.array_equal(slot, before):  # in most windows no slot has passed
         ring = np.where(_gone(before, slot), 0.0, ring)
     here = ((slot % SLOTS).astype(np.int64), np.arange(len(slot)))

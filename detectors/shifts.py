@@ -50,7 +50,7 @@ def named(
         while len(_nodes(rest)) >= _FEWEST:
             ports = all(c.get("link") and not c.get("gpu_uuid") for c in rest)
             if ports not in known:
-                known[ports] = places(round_, ports=ports, also=frozenset(_nodes(told)))
+                known[ports] = places(round_, ports=ports, concerned=frozenset(_nodes(told)))
             taken, place, of = _explained(rest, known[ports], cause, round_.start)
             if place is None:
                 break

@@ -146,9 +146,12 @@ class Slow:
         baseline.learn(held, "bursts", share, odd < limit / 2, np.inf)
         steady = np.zeros(len(view), dtype=np.bool_)
         for c in changes:
-            for i in np.flatnonzero((c.run.sum >= c.limit / 2) & ~np.isnan(c.residual.excess)):
-                version = self._thresholds.version
-                yield slow_words.change(view, c, held["throttle.sum"], int(i), round_.window_s, held, version)
+            rows = np.flatnonzero((c.run.sum >= c.limit / 2) & ~np.isnan(c.residual.excess))
+            p = residual.chance(c.residual, groups, slow_daily.Z_FLOOR) if rows.size else np.zeros(0)
+            for i in rows:
+                told = slow_words.change(view, c, held["throttle.sum"], int(i), round_.window_s, held)
+                told["evidence"] |= {"thresholds": self._thresholds.version, "p_in_this_window": p[i]}
+                yield told
             steady |= c.run.sum >= c.limit / 2
         for i in np.flatnonzero((odd >= limit / 2) & ~steady):
             yield _bursts(view, int(i), held, odd, limit)

@@ -24,7 +24,8 @@ from graynode.detectors.findings import Candidate
 from graynode.detectors.frames import Floats, Ints, View, codes, moment
 from graynode.detectors.memory import Arrays
 
-_Z_FLOOR: Final = 0.002
+Z_FLOOR: Final = 0.002
+"""Least MAD in log units: peers that agree to the last digit make no microscopic difference a fault."""
 _TREND_DAYS: Final = 14
 """Days with a centre that a trend needs: with fewer, one job of other GPUs beside it is half of them."""
 _CHUNK: Final = 4096
@@ -40,7 +41,7 @@ def level(view: View, keys: pl.Series, history: pl.DataFrame, memory: Arrays, da
     centre = found.get_column("clock").cast(pl.Float64).fill_null(float("nan")).to_numpy()
     limit = np.nan_to_num(memory["power_limit"], nan=-1.0).view(np.int64)
     groups = codes(residual.kinds(view), keys.str.extract(r"\|(.*)$"), limit)
-    z, excess, peers = residual.robust_z(centre, groups, _Z_FLOOR)
+    z, excess, peers = residual.robust_z(centre, groups, Z_FLOOR)
     p = np.where(np.isnan(z), np.nan, conformal.robust_tail(np.nan_to_num(z), peers))
     listed = conformal.benjamini_hochberg(p) & (excess >= np.log1p(TAU))
     return [

@@ -47,7 +47,7 @@ class Change:
         return self.signal != self.of
 
 
-def change(view: View, c: Change, throttle: Floats, i: int, window_s: int, memory: Arrays, version: str) -> Candidate:
+def change(view: View, c: Change, throttle: Floats, i: int, window_s: int, memory: Arrays) -> Candidate:
     """The finding about row ``i``. ``throttle`` are the sums of throttling: whether anything held the clock down."""
     effect = float(np.expm1(c.run.mean[i]))
     cause, held = cause_of(view, throttle, i)
@@ -81,7 +81,6 @@ def change(view: View, c: Change, throttle: Floats, i: int, window_s: int, memor
             "wide_peers": bool(c.residual.wide[i]),
             "job_id": view.text("job_id_last")[i],
             "windows": memory[f"{c.signal}.windows"][i],
-            "thresholds": version,
         },
     }
 

@@ -33,7 +33,7 @@ class Limits:
     slow by noise alone. The smallest excess of a part of the work is at least ``parts_alike`` of the largest less the
     noise, and never under ``parts_least``, where hardware is slow. ``lasting``: share of steps. ``steady_least`` and
     ``optimizer_least``: of the excess, that fast microbatches and the optimizer show where the data is not to blame.
-    ``shared_part``: of what its pipeline has, that a rank must have on top. ``role_level``, ``data_varies``,
+    ``shared_part``: of what pipelines differ by, that a rank must exceed. ``role_level``, ``data_varies``,
     ``input_share`` and ``wait_share``: from when on these causes are said. ``most_nodes``: share of a role's nodes
     beyond which a minority is no minority. ``wall_excess`` and ``wall_steps``: least change of wall seconds that is
     located, and for how many steps.
@@ -52,7 +52,7 @@ class Limits:
     input_share: float = 0.05
     wait_share: float = 0.3
     most_nodes: float = 0.34
-    wall_excess: float = 0.1
+    wall_excess: float = 0.07
     wall_steps: int = 5
 
 

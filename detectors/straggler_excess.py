@@ -31,7 +31,8 @@ class Excess:
     ``noise`` (between ranks, or of the rank's own median if larger), tail ``p`` of own against noise, and the share of
     steps in which at least half of ``own`` is there. NaN: cannot tell.
 
-    ``varies`` is how much the data of pipelines moves busy time from step to step.
+    ``varies`` is how much the data of pipelines moves busy time from step to step, ``apart`` by how much the pipelines'
+    shared excess differs beyond what so many steps leave to chance.
     """
 
     own: Floats
@@ -41,11 +42,12 @@ class Excess:
     p: Floats
     lasting: Floats
     varies: float
+    apart: float
 
 
 def deviations(seconds: Floats, places: Places) -> tuple[Floats, Floats]:
     """Each rank's median over steps of log seconds less its role's median at that step, and what is left per step."""
-    log = log_of(seconds)
+    log = log_of(np.where(np.isfinite(seconds), seconds, np.nan))
     at_step = log - places.role.over(log, median)
     own = median(at_step, axis=1)
     return own, at_step - own[:, None]
@@ -65,10 +67,11 @@ def measure(seconds: Floats, places: Places) -> Excess:
         own, rest = own + moved, rest - moved[:, None]
     level = own - places.reference(own)
     shared = answer * np.nan_to_num(places.of_pipelines((level / answer)[:, None], lower_median)[:, 0])
+    apart = _apart(shared, varies, seconds.shape[1], places)
     left = level - shared
     left = left - places.reference(left)
     spread, count = _spread(left, places)
-    noise = np.fmax(spread, _standard_error(rest))
+    noise = np.fmax(np.fmax(spread, _standard_error(rest)), _SPREAD_FLOOR)
     return Excess(
         own=left,
         shared=shared,
@@ -77,7 +80,16 @@ def measure(seconds: Floats, places: Places) -> Excess:
         p=robust_tail(left / noise, np.full(len(left), count)),
         lasting=_lasting(left, rest),
         varies=varies,
+        apart=apart,
     )
+
+
+def _apart(shared: Floats, varies: float, steps: int, places: Places) -> float:
+    """The range of the pipelines' levels, less that of as many medians of so many steps (2 sigma sqrt(2 ln n))."""
+    if places.cells_of is None:
+        return 0.0
+    chance = 1.2533 * varies / np.sqrt(max(steps, 1)) * 2.0 * np.sqrt(2.0 * np.log(max(len(places.cells_of), 2)))
+    return float(np.sqrt(max(float(np.ptp(shared)) ** 2 - float(chance) ** 2, 0.0)))
 
 
 def _answers(rest: Floats, together: Floats, places: Places) -> Floats:
@@ -125,7 +137,7 @@ def _lasting(own: Floats, rest: Floats) -> Floats:
 
 def _role_level(seconds: Floats, places: Places) -> Floats:
     """How much longer each rank's role computes than the lower median role, in log units; NaN where there is one."""
-    levels = places.reference(median(log_of(seconds), axis=1))
+    levels = places.reference(median(log_of(np.where(np.isfinite(seconds), seconds, np.nan)), axis=1))
     if len(places.role) < 2:
         return np.full(len(levels), np.nan)
     return np.asarray(levels - lower_median(levels[places.role.rows[:, 0]]), dtype=np.float64)

@@ -41,7 +41,8 @@ def _of_rank(view: View, limits: Limits, rank: int) -> Verdict:
         return ("application" if parts.min() < limits.parts_least * parts.max() else "unknown"), "other_work"
     if not view.stands_out(view.total, limits)[rank] or view.total.lasting[rank] < limits.lasting:
         return "unknown", "not_lasting"
-    if own < limits.shared_part * abs(view.total.shared[rank]):
+    # How a stage answers to its data is known roughly, so what pipelines differ by blurs every rank by a part of it
+    if own < limits.shared_part * view.total.apart:
         return "application", "shared_data"
     return ("unknown", "own_data") if _by_data(view, limits, rank) else _HARDWARE
 
@@ -53,12 +54,12 @@ def _parts_alike(view: View, limits: Limits, rank: int) -> bool:
 
 
 def _by_data(view: View, limits: Limits, rank: int) -> bool:
-    """Where nothing else tells the data's share: fast microbatches, or work without data, do not show the excess."""
-    if view.separable:
-        return False
-    own = float(view.total.own[rank])
-    steady = view.steady is not None and bool(view.steady.own[rank] < limits.steady_least * own)
-    return steady or _optimizer_denies(view, limits, rank)
+    """Whether the excess is the data's: fast microbatches do not show it, for lengths move sums more than quantiles;
+    or, where nothing else tells the data's share, work without data does not."""
+    least = limits.steady_least * float(view.total.own[rank])
+    if view.steady is not None and bool(view.steady.own[rank] < least):
+        return True
+    return not view.separable and _optimizer_denies(view, limits, rank)
 
 
 def _optimizer_denies(view: View, limits: Limits, rank: int) -> bool:

@@ -14,11 +14,11 @@ import numpy as np
 from graynode.detectors.frames import Bools, Floats
 from graynode.detectors.residual import log_of
 from graynode.detectors.straggler import Limits, Straggler
+from graynode.detectors.straggler_places import median
 from graynode.detectors.work import Work
 
 _SMOOTH: Final = 5
 """Steps of the running median: two odd steps are no change."""
-_QUARTER: Final = 0.25
 _LEAST_STEPS: Final = 10
 _SIGMAS: Final = 5.0
 
@@ -27,8 +27,8 @@ def locate(work: Work, limits: Limits) -> list[Straggler]:
     """Workers and steps whose wall seconds stand out, largest first; every cause is ``unknown``."""
     if work.wall is None or work.wall.shape[1] < _LEAST_STEPS or len(work) < 2:
         return []
-    log = _smooth(log_of(work.wall))
-    own = _quantile(log, axis=1)[:, None]
+    log = _smooth(log_of(np.where(np.isfinite(work.wall), work.wall, np.nan)))
+    own = _fast(log)
     level = _against_others(own)[:, 0]
     change = _against_others(log - own)
     least = max(np.log1p(limits.wall_excess), _SIGMAS * _noise(log))
@@ -57,23 +57,26 @@ def _located(work: Work, rank: int, log_excess: float, evidence: dict[str, Any])
 
 def _smooth(log: Floats) -> Floats:
     padded = np.pad(log, ((0, 0), (_SMOOTH // 2, _SMOOTH // 2)), mode="edge")
-    windows = np.lib.stride_tricks.sliding_window_view(padded, _SMOOTH, axis=1)
-    known = np.asarray(np.isfinite(windows).any(axis=2))
-    return np.where(known, np.nanmedian(np.where(known[..., None], windows, 0.0), axis=2), np.nan)
+    return median(np.lib.stride_tricks.sliding_window_view(padded, _SMOOTH, axis=1), axis=2)
 
 
-def _quantile(values: Floats, axis: int) -> Floats:
-    known = np.expand_dims(np.asarray(np.isfinite(values).any(axis=axis)), axis)
-    lower = np.nanquantile(np.where(known, values, 0.0), _QUARTER, axis=axis)
-    return np.where(np.squeeze(known, axis), lower, np.nan)
+def _fast(values: Floats) -> Floats:
+    """The lower quartile of each row, NaN where nothing is known."""
+    place = np.maximum(np.isfinite(values).sum(axis=1, keepdims=True) - 1, 0) // 4
+    return np.asarray(np.take_along_axis(np.sort(values, axis=1), place, axis=1), dtype=np.float64)
 
 
 def _against_others(values: Floats) -> Floats:
     """Each row less the lower quartile of the other rows, column by column."""
-    rest = np.empty_like(values)
-    for rank in range(len(values)):
-        rest[rank] = values[rank] - _quantile(np.delete(values, rank, axis=0), axis=0)
-    return rest
+    order = np.argsort(values, axis=0, kind="stable")
+    place = np.empty_like(order)
+    np.put_along_axis(place, order, np.arange(len(values))[:, None] + np.zeros_like(order), axis=0)
+    ordered = np.take_along_axis(values, order, axis=0)
+    others = np.isfinite(values).sum(axis=0) - 1
+    quartile = np.maximum(others - 1, 0) // 4
+    # Whoever is among the lower quartile himself has the next one as the others' quartile
+    index = np.minimum(quartile + (place <= quartile), len(values) - 1)
+    return np.where(others > 0, values - np.take_along_axis(ordered, index, axis=0), np.nan)
 
 
 def _noise(log: Floats) -> float:
@@ -83,5 +86,11 @@ def _noise(log: Floats) -> float:
 
 
 def _runs(there: Bools, least: int) -> list[tuple[int, int]]:
+    """From which step to which it is there for ``least`` steps or more; gaps shorter than that do not end it."""
+    gaps = np.flatnonzero(np.diff(np.concatenate([[1], there.astype(np.int8), [1]]))).reshape(-1, 2)
+    there = there.copy()
+    for first, after in gaps:
+        if after - first < least and first > 0 and after < len(there):
+            there[first:after] = True
     edges = np.flatnonzero(np.diff(np.concatenate([[0], there.astype(np.int8), [0]])))
     return [(int(a), int(b) - 1) for a, b in edges.reshape(-1, 2) if b - a >= least]

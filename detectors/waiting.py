@@ -87,7 +87,8 @@ def reckoned(
     """
     seen = list(entries)
     cost = waiting(str(told["cause"]), seen, work, terms)
-    wanted = due(str(told["severity"]), told["ts"], cost.gpu_h_per_day, seen, terms)
+    severity = "page" if told.get("grouped_under") else str(told["severity"])  # told under a page, and no less urgent
+    wanted = due(severity, told["ts"], cost.gpu_h_per_day, seen, terms)
     before = due_before if told["state"] == "updated" else None
     return {
         "job_id": work.job_id,

@@ -156,8 +156,8 @@ def make_one(name: str, given: Given) -> Collector:
 
 
 def connect(collectors: Sequence[Collector]) -> None:
-    """Ports are rows of ``infiniband``: where it runs, what ``ethtool`` reads goes into them. Beside ``nvml`` an exporter
-    that is dead blinds nobody."""
+    """Ports are rows of ``infiniband``: where it runs, what ``ethtool`` reads goes into them. Beside ``nvml`` a dead
+    exporter blinds nobody."""
     found: dict[str, Any] = {c.name: c for c in collectors}
     if "dcgm" in found and "nvml" in found:
         nvml = found["nvml"]

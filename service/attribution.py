@@ -82,6 +82,7 @@ class Attribution:
     _waiting: list[Message] = field(default_factory=list)
     _findings: list[dict[str, Any]] = field(default_factory=list)
     _over: dict[str, datetime] = field(default_factory=dict)
+    _stop: threading.Event = field(default_factory=threading.Event)
     _version: int = -1
     _pending: bool = False
     _next_hangs: datetime | None = None
@@ -94,14 +95,16 @@ class Attribution:
 
     def run(self, stop: threading.Event, every_s: float = EVERY_S) -> None:
         """``step`` until ``stop``; a lake or bus that is away is waited for, and said when that changes."""
-        away = ""
+        self._stop, away = stop, ""
         while not stop.is_set():
             try:
                 self.step()
                 away = ""
-            except (LakeError, QueryError, BusUnavailable, OSError) as error:
+            except Exception as error:  # whatever a row or a table brings: the next look may go well, detection goes on
                 if str(error) != away:
-                    self._log.warning("attribution waits", reason=str(error)[:400])
+                    waits = isinstance(error, LakeError | QueryError | BusUnavailable | OSError)
+                    say = self._log.warning if waits else self._log.exception
+                    say("attribution waits", reason=str(error)[:400])
                 away = str(error)
             stop.wait(every_s)
         self._jobs.close()
@@ -133,7 +136,9 @@ class Attribution:
         if version == self._version and not self._pending:
             return 0
         ends, told = self._jobs.ended(self.cluster, now - LOOK_BACK, now + timedelta(hours=1)), 0
-        for job_id, end in ends.items():
+        for job_id, end in sorted(ends.items(), key=lambda job: (job[1], job[0]), reverse=True):  # fresh ones first
+            if self._stop.is_set():
+                return told
             if self._over.get(job_id) == end:
                 continue
             attempts = self._jobs.attempts(self.cluster, job_id, now - LONGEST_JOB)

@@ -120,8 +120,8 @@ class Reader:
         self, placed: Placement, log: pl.DataFrame, steps: pl.DataFrame, machines: Iterable[str]
     ) -> Iterable[str]:
         absent = [table for table in _ASKED if not self.lake.exists(table)]
-        for table in absent:
-            yield f"{table}: the lake has no such table"
+        if absent:
+            yield f"tables that the lake does not have: {', '.join(absent)}"
         if log.is_empty() and "job_log" not in absent:
             yield "job_log: no telling line of this job (reading outputs is opt-in: [job_log] paths)"
         if steps.is_empty() and "step" not in absent:

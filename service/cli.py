@@ -259,6 +259,18 @@ def lemons(
 
 
 @app.command()
+def nodes(
+    at: Annotated[str, typer.Option(help="As it was known then, ISO 8601; default now.")] = "",
+    state: Annotated[str, typer.Option(help="Only nodes of this state.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="For a machine.")] = False,
+    lake: Annotated[str | None, typer.Option(help="Lake to ask, instead of the configured one.")] = None,
+    config: ConfigPath = None,
+) -> None:
+    """Nodes with their state (healthy, suspect, quarantined, in_repair, probation, unknown), since when and why."""
+    _call("nodes", _load(config, lake__path=lake), at, as_json=as_json, state=state)
+
+
+@app.command()
 def evaluate(
     track: Annotated[str, typer.Argument(help="slow, attribution, lemons, fleet or host (docs/evaluation.md).")],
     data: Annotated[Path | None, typer.Option(help="Folder of the track's data, in its public set's format.")] = None,

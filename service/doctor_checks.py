@@ -20,8 +20,8 @@ from graynode.collectors.driver_module import driver_module
 from graynode.collectors.epoch import LOCK
 from graynode.collectors.host_files import ClockState, clock_state
 from graynode.collectors.sysfs import text_of
-from graynode.pipeline.schema import VERSION
 from graynode.pipeline.lock_file import owner_of
+from graynode.pipeline.schema import VERSION
 from graynode.service.config import Config
 
 _OTHERS_READ: Final = stat.S_IROTH | stat.S_IWOTH

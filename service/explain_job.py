@@ -36,6 +36,7 @@ class _Told:
     then: Mapping[str, Any] | None = None
     slow: list[dict[str, Any]] = field(default_factory=list)
     attempts: int = 1
+    names: Mapping[str, str | None] = field(default_factory=dict)
 
 
 def run(
@@ -66,7 +67,8 @@ def run(
     from rich.console import Console
 
     console = Console(file=sink, highlight=False, soft_wrap=False, width=None if sink.isatty() else 80)
-    console.print(explain_job(told.row, then=told.then, slow=told.slow, attempts=told.attempts))
+    shown = explain_job(told.row, then=told.then, slow=told.slow, attempts=told.attempts, names=told.names)
+    console.print(shown)
     return 0
 
 
@@ -111,7 +113,7 @@ def _judged(jobs: Jobs, cluster: str, job_id: str, now: datetime) -> _Told:
         shown, then = stored, None
     if then is not None and not changed(then, shown):
         then = None
-    return _Told(shown, then, _slow(lake, placed, now), len(attempts))
+    return _Told(shown, then, _slow(lake, placed, now), len(attempts), placed.machines)
 
 
 def _stored(lake: Lake, fresh: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -84,17 +84,17 @@ class Lemons:
 def run(config: Config, at: str = "", *, as_json: bool = False, most: int = 20, out: TextIO | None = None) -> int:
     """Print the rank. 0 ranked, 1 nothing to rank or the lake cannot be asked; ``ConfigError`` for a wrong time."""
     sink = out or sys.stdout
-    moment = _moment(at)
+    until = moment(at)
     queries = Queries(make_lake(config))
     try:
-        found = read(queries, config.cluster, moment)
+        found = read(queries, config.cluster, until)
     except (QueryError, LakeError, LakeTooNew, OSError) as error:
         print(f"graynode lemons: the lake {config.lake.path} cannot be asked: {error}", file=sys.stderr)
         return 1
     finally:
         queries.close()
     if as_json:
-        print(json.dumps(to_json(found), indent=2, default=_iso), file=sink)
+        print(json.dumps(to_json(found), indent=2, default=iso), file=sink)
     else:
         _print(found, config.lake.path, most, sink)
     return 0 if found.ranking.faults else 1
@@ -135,7 +135,8 @@ def _ended_by_repair(history: pl.DataFrame, repairs: pl.DataFrame) -> pl.DataFra
     return both.with_columns(pl.coalesce("end", "mended").alias("end")).drop("mended")
 
 
-def _moment(text: str) -> datetime:
+def moment(text: str) -> datetime:
+    """The time of ``--at``, UTC where it names no zone; now where it is empty. ``ConfigError`` for what is no time."""
     if not text:
         return datetime.now(UTC)
     try:
@@ -145,7 +146,8 @@ def _moment(text: str) -> datetime:
     return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
 
 
-def _iso(value: object) -> str:
+def iso(value: object) -> str:
+    """How JSON tells a time."""
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
@@ -200,15 +202,15 @@ def _table(found: Lemons, most: int) -> Table:
         mended = found.repairs.get(row["node_id"], (None, ""))[0] or row["last_return"]
         grid.add_row(
             str(row["rank"]),
-            _plain(found.names.get(row["node_id"], row["node_id"])),
+            plain(found.names.get(row["node_id"], row["node_id"])),
             f"{100 * row['p_fault_7d']:.0f} %",
             f"{row['times_fleet']:.1f}",
             f"{mended:%Y-%m-%d}" if mended else "·",
-            _plain(row["reason"]),
+            plain(row["reason"]),
         )
     return grid
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """Words of machines move no cursor."""
     return "".join(c if c.isprintable() else "�" for c in text)

@@ -183,6 +183,7 @@ class LivePath:
         for round_ in self._rounds.rounds(self._next, until):
             found = self._rounds.score(round_).findings.to_dicts()
             self._next = round_.start + step
+            self._incidents.see(round_)
             revisions = self._incidents.add(found, self._next) + self._incidents.tick(self._next)
             self._told(revisions, found)
 
@@ -215,6 +216,7 @@ class HourPath:
         told: list[Revision] = list(self._incidents.add(self._rules.findings(list(rows.get("event", ()))), end))
         for round_ in self._rounds.rounds(end - timedelta(seconds=self.slice_s), end):
             found = self._rounds.score(round_).findings.to_dicts()
+            self._incidents.see(round_)
             told += self._incidents.add(found, end)
             self._keep("finding", found, end)
         told += self._incidents.tick(end)

@@ -109,6 +109,7 @@ class WindowPath:
                 events = round_.events.sort("ts").to_dicts() if round_.events.height else []
                 found = self._ours(self._rules.findings(events))
                 scored = self._ours(rounds.score(round_).findings.to_dicts())
+                incidents.see(round_)
                 told: list[Revision] = [*incidents.add([*found, *scored], over), *incidents.tick(over)]
                 self._keep("finding", scored, over)
                 self._keep("incident", [dict(revision) for revision in told], over)

@@ -24,6 +24,8 @@ LOOK: Final = timedelta(seconds=30)
 _HOUR: Final = timedelta(hours=1)
 _SETTLED: Final = timedelta(hours=1)
 """After midnight, until yesterday's node-days have landed."""
+_LOOKED_BACK: Final = timedelta(days=35)
+"""Node-days read by a running role: as far as baselines reach; ``graynode thresholds`` looks further."""
 _LISTED: Final = 5
 _UNLIKELY: Final = 1e-3
 
@@ -54,7 +56,7 @@ class SiteWatch:
         daily = self._drift_day != day and now - day >= _SETTLED
         found: list[dict[str, Any]] = []
         if another or in_time or daily:
-            known = standing(self.config, self.lake, now)
+            known = standing(self.config, self.lake, now, now - _LOOKED_BACK)
             self._take_up(rounds, known)
             self._judged = now
             if daily:

@@ -51,7 +51,10 @@ def fit(config: Config, *, since: str = "", until: str = "", as_json: bool = Fal
     try:
         found, days, limit = _fitted(config, since, until, moment)
     except TooFewDays as short:
-        print(f"graynode thresholds: {_too_few(short)}")
+        if as_json:
+            print(json.dumps({"accepted": False, "healthy_node_days": short.have, "needed": short.need}, indent=2))
+        else:
+            print(f"graynode thresholds: {_too_few(short)}")
         return 1
     set_id = _set_id(found)
     kept = _keep(config, found, set_id, moment)

@@ -18,6 +18,7 @@ from graynode.benchmarks.detection import attribution_located as located
 from graynode.benchmarks.detection import attribution_steps as step_times
 from graynode.benchmarks.detection import attribution_trace as op_trace
 from graynode.benchmarks.detection.attribution_job import Trace
+from graynode.benchmarks.detection.attribution_made import FULL, Sizes
 from graynode.benchmarks.detection.frozen import frozen
 from graynode.benchmarks.detection.result import DataError, Result, digests
 from graynode.detectors.straggler import Limits
@@ -57,7 +58,7 @@ def run(data: Path | None, seed: int, *, full: bool = False) -> Result:
         notes=[f"not of a known format, left out: {', '.join(jobs.ignored)}"] if jobs.ignored else [],
     )
     for place, trace in enumerate(jobs.traces):
-        hardware.evaluate(trace, limits, (seed, place), result, full=full)
+        hardware.evaluate(trace, limits, (seed, place), result, FULL if full else Sizes())
     located.evaluate(jobs.steps, jobs.variations, limits, seed, result)
     return result
 

@@ -12,7 +12,7 @@ from graynode.benchmarks.detection.attribution_baselines import methods
 from graynode.benchmarks.detection.attribution_cases import ABLATIONS, Case, Judge, Seen, as_work, ours, share
 from graynode.benchmarks.detection.attribution_faults import Sums
 from graynode.benchmarks.detection.attribution_job import Trace
-from graynode.benchmarks.detection.attribution_made import EXCESSES, Made, make
+from graynode.benchmarks.detection.attribution_made import EXCESSES, Made, Sizes, make
 from graynode.benchmarks.detection.result import Figure, Figures, Result
 from graynode.detectors.straggler import Limits
 from graynode.detectors.stragglers import judge
@@ -21,9 +21,9 @@ from graynode.detectors.work import Work
 _NAMED_FAILURES: Final = 12
 
 
-def evaluate(trace: Trace, limits: Limits, seed: tuple[int, int], result: Result, *, full: bool) -> None:
+def evaluate(trace: Trace, limits: Limits, seed: tuple[int, int], result: Result, sizes: Sizes) -> None:
     """Put the figures of one trace into ``result``; their names begin with the trace's."""
-    made = make(trace, seed, full=full)
+    made = make(trace, seed, sizes)
     given = (True, False) if trace.role is not None else (False,)
     views = [Seen(g, p) for g in given for p in (False, True)]
     result.notes.extend(made.notes)

@@ -14,12 +14,20 @@ from graynode.benchmarks.detection.attribution_job import Trace
 from graynode.benchmarks.detection.intervals import FloatArray, IntArray
 
 EXCESSES: Final = (0.05, 0.1, 0.2, 0.5)
-_MOST_VICTIMS: Final = 64
-_APPLICATION: Final = 30
-_FULL: Final = 5
 _FEW_STEPS: Final = 10
 _SURROUNDINGS: Final = ("sequence_length", "combined")
 """Causes in whose presence slow hardware is looked for too: the ones that blur it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How many victims of a kind (a job with more has them drawn by the seed), and how many jobs of each cause."""
+
+    victims: int = 64
+    jobs: int = 30
+
+
+FULL: Final = Sizes(victims=100_000, jobs=150)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,19 +44,19 @@ class Made:
     notes: list[str]
 
 
-def make(trace: Trace, seed: tuple[int, int], *, full: bool) -> Made:
-    """Every rank and node as victim (64 of each by chance without ``full``), 30 jobs of each cause (``full``: 150)."""
+def make(trace: Trace, seed: tuple[int, int], sizes: Sizes) -> Made:
+    """Every rank and node as victim, or as many as ``sizes`` has room for, and jobs of each application cause."""
     base, profile = faults.healthy(trace)
     sums = faults.sums(base)
     rng = np.random.default_rng([*seed, 1])
     ranks = [np.array([r]) for r in range(len(base.rank))]
     nodes = [np.flatnonzero(base.node == n) for n in np.unique(base.node)]
-    most = len(ranks) if full else _MOST_VICTIMS
+    most = sizes.victims
     victims = {"rank": _drawn(ranks, most, rng), "node": _drawn([n for n in nodes if len(n) > 1], most, rng)}
     application = {
         cause: [
             faults.waiting(sums, faults.sums(maker(base, np.random.default_rng([*seed, 1000 + place, number]))))
-            for number in range(_APPLICATION * (_FULL if full else 1))
+            for number in range(sizes.jobs)
         ]
         for place, (cause, maker) in enumerate(faults.makers(base).items())
     }

@@ -27,7 +27,7 @@ _NOTES: Final = (
     "second_half.* are the same figures on grid moments, or returns, in the second half of the trace.",
     "MAD, DBSCAN, isolation forest, PCA, Mahalanobis, k-means, the Minder-like distance and load regression make no "
     "sense here: a node's history is a handful of dates, most nodes' is empty, and the MAD of the counts is 0.",
-    "chance holds the looked-at share by definition; hindsight ranks by the faults of the whole trace and is no method.",
+    "chance holds the looked-at share by definition; hindsight ranks by the faults of the whole trace and is none.",
 )
 _FAILURES: Final = 10
 

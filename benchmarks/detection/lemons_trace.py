@@ -1,7 +1,7 @@
 """Fault traces in InfiniteHBD's format: ``fault_trace.json``, an array of fault starts and ends with their class.
 
 The number of nodes is not in the trace, for nodes without a fault are not: ``fleet.json`` ({"nodes": 400}) says it, or
-the README beside it ("400 GPU servers"); else only the nodes that the trace names are counted, which is said.
+README or ORIGIN.txt beside it ("400 GPU servers"); else only the nodes that the trace names are counted, which is said.
 """
 
 from __future__ import annotations
@@ -133,8 +133,9 @@ def _told_size(folder: Path) -> int | None:
         if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 1:
             raise DataError(f"{fleet}: nodes is {nodes!r}, a whole number from 1 on is expected")
         return nodes
-    for name in ("README.md", "README.txt", "README"):
+    for name in ("README.md", "README.txt", "README", "ORIGIN.txt"):
         if (folder / name).is_file():
             said = _SIZE.findall((folder / name).read_text("utf-8", errors="replace"))
-            return max((int(number.replace(",", "")) for number in said), default=None)
+            if said:
+                return max(int(number.replace(",", "")) for number in said)
     return None

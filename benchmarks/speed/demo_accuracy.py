@@ -169,7 +169,7 @@ class _Maxima:
         self._node = dict(zip(fleet.gpu_uuids, fleet.node_of_gpu.tolist(), strict=True))
         self._most: dict[tuple[int, str], float] = {}
         self._names = {"slow": slow.columns(), "thermal": thermal.columns()}
-        self._signals = {"slow": slow.SIGNALS, "thermal": thermal.SIGNALS}
+        self._signals = {"slow": slow.RUNS, "thermal": thermal.SIGNALS}
 
     def see(self, rounds: Rounds) -> None:
         """Take the sums after a round."""

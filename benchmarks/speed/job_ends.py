@@ -66,10 +66,11 @@ def main() -> int:
         began = time.perf_counter()
         for placed, answer in judged(lake):
             counted[placed.state, answer.verdict, answer.kind] += 1
-            is_machine = any(abs((placed.end or NOW) - end) < timedelta(seconds=5) for _, end in lost)
+            guilty = {node for node, end in lost if abs((placed.end or NOW) - end) < timedelta(seconds=5)}
+            is_machine = bool(guilty & set(placed.machines))
             by_machine += is_machine
             culprit = answer.first.node_id if answer.first and answer.verdict == "infrastructure" else None
-            named += is_machine and culprit in {node for node, _ in lost}
+            named += is_machine and culprit in guilty
             blamed += not is_machine and answer.verdict == "infrastructure"
         took_s = time.perf_counter() - began
     print(f"seed {given.seed}: {given.nodes} nodes, {given.days:g} days, {len(fleet.faults)} faults")

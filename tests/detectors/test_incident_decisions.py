@@ -120,6 +120,7 @@ def test_one_page_a_shift_and_the_rest_under_it() -> None:
     assert "gpu-01: a GPU is gone" in leader["next_step"]
     assert len(json.loads(leader["evidence"])[-1]["incidents"]) == 2
     assert incidents.pages_within(at(1200)) == 1
+    assert [r["due_ts"] for r in told if r["state"] == "open"] == [at(3600), at(600 + 3600), at(1200 + 3600)]
 
 
 def test_a_page_whose_speaker_is_over_pages_by_itself() -> None:

@@ -212,3 +212,18 @@ def test_robust_z_needs_more_than_a_difference_in_the_last_digit() -> None:
     assert np.isclose(z[9], 0.6745 * 0.0001 / 0.002)
     assert np.isclose(excess[9], 0.0001)
     assert peers[9] == 9
+
+
+def test_the_fewer_the_peers_the_less_is_certain() -> None:
+    """The same excess over the same spread: one window in 1,600 among 7 peers, one in a million among 63."""
+    rng = np.random.default_rng(8)
+    certain = []
+    for n in (8, 64):
+        x = rng.normal(0, 0.01, n)
+        x[0] = 8 * np.median(np.abs(x[1:] - np.median(x[1:]))) / 0.6745 + np.median(x[1:])
+        groups = residual.Peers(np.zeros(n, dtype=np.int64), np.full(n, -1))
+        certain.append(residual.chance(residual.against_peers(x, groups), groups, 0.002)[0])
+    assert certain[0] == pytest.approx(1 / 1600, rel=0.8)
+    assert certain[1] < 1e-6
+    alone = residual.Peers(np.zeros(3, dtype=np.int64), np.full(3, -1))
+    assert np.isnan(residual.chance(residual.against_peers(np.zeros(3), alone), alone, 0.002)).all()

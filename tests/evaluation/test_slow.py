@@ -3,49 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
+from longhorn_runs import START_S, made
 
-from graynode.benchmarks.detection import slow
 from graynode.benchmarks.detection.baselines import threshold_at
-from graynode.benchmarks.detection.frozen import frozen
-from graynode.benchmarks.detection.result import DataError
 from graynode.benchmarks.detection.slow_corroborated import Rule, corroborated
-from graynode.benchmarks.detection.slow_data import Workload, parse, read
+from graynode.benchmarks.detection.slow_data import Workload, parse
 from graynode.benchmarks.detection.slow_inject import slowed
 from graynode.benchmarks.detection.slow_methods import Case, ablations, all_baselines, ours
 from graynode.benchmarks.detection.slow_protocol import Scored, alarms, figures, folds, limits, score, too_few
-
-START_S = 1_700_000_000
-
-
-def made(
-    gpus: int = 80, runs: int = 24, seed: int = 5, *, own: float = 0.001, between: float = 0.02, per_node: int = 4
-) -> pl.DataFrame:
-    """Runs of GPUs that differ by ``between`` for ever and by ``own`` from run to run; nodes share 0.2 % a run."""
-    rng = np.random.default_rng(seed)
-    gpu, run = np.repeat(np.arange(gpus), runs), np.tile(np.arange(runs), gpus)
-    node = gpu // per_node
-    shared = rng.normal(0, 0.002, (node.max() + 1, runs))
-    log_time = rng.normal(0, between, gpus)[gpu] + shared[node, run] + rng.normal(0, own, len(gpu))
-    return pl.DataFrame(
-        {
-            "exp": "sgemm",
-            "input_size": 25536,
-            "uuid": [f"GPU-{g:04d}" for g in gpu],
-            "cabinet": "c001",
-            "node": node,
-            "ts": START_S + 600 * run,
-            "kern": "gemm",
-            "perf": 2400 * np.exp(log_time),
-            "freq": np.round(1400 * np.exp(-log_time) / 7.5) * 7.5,
-            "temp": 65.0,
-            "pwr": 297 + rng.normal(0, 0.2, len(gpu)),
-        }
-    )
 
 
 def workload(table: pl.DataFrame) -> Workload:
@@ -56,11 +25,6 @@ def scored(w: Workload, slowdowns: tuple[float, ...] = (0.02, 0.05), seed: int =
     case = Case(w, "time")
     fold = folds(len(w.ids), 5, seed)
     return score(ours(case, 6.0), case.worse, w.gpu, fold, case.judge().earlier >= earlier, slowdowns)
-
-
-def written(folder: Path, table: pl.DataFrame, name: str = "made.csv") -> Path:
-    table.write_csv(folder / name)
-    return folder
 
 
 # What is found
@@ -219,102 +183,3 @@ def test_a_gpu_whose_clock_fell_in_its_last_runs_is_set_aside_and_a_healthy_flee
     assert list(np.flatnonzero(corroborated(workload(table), "time", Rule()))) == [3]
     healthy = [corroborated(workload(made(seed=seed, runs=8)), "time", Rule()).any() for seed in range(10)]
     assert sum(healthy) <= 1
-
-
-# The whole track
-
-
-SMALL = {**frozen("slow")[0], "rates": [0.005, 0.05], "folds": 2, "draws": 20, "draws_of_others": 5}
-
-
-def test_a_run_holds_figures_baselines_ablations_and_says_the_same_again(tmp_path: Path) -> None:
-    """The same data and seed: the same result, in any order of the rows; every figure has its counterpart."""
-    table = made(gpus=12, runs=16).drop("freq")
-    first = slow.evaluate(written(tmp_path, table), 3, SMALL)
-    again = slow.evaluate(written(tmp_path, table.sample(fraction=1.0, shuffle=True, seed=1)), 3, SMALL)
-    assert first.data_sha256 != again.data_sha256
-    again.data_sha256 = first.data_sha256
-    assert first == again
-    assert first.n == 12
-    name = "sgemm.time.all.recall_5pct_at_fpr_5pct"
-    assert first.figures[name].value == 1.0
-    assert first.figures["sgemm.time.all.fpr_at_fpr_0.5pct"].value is None
-    for other in (*first.baselines.values(), *first.ablations.values()):
-        assert name in other
-    assert {"three_sigma", "mad", "isolation_forest", "grafana_dbscan", "ratio_0.75"} <= set(first.baselines)
-    assert {"no_own_history", "no_peers", "no_own_spread"} == set(first.ablations)
-
-
-def test_the_frozen_values_are_named_by_their_hash_and_full_asks_for_more_draws(tmp_path: Path) -> None:
-    """A result says by which frozen values it was made."""
-    result = slow.run(written(tmp_path, made(gpus=2, runs=1)), 1, full=True)
-    assert result.thresholds_sha256 == frozen("slow")[1]
-
-
-def test_another_site_with_other_columns_numbers_and_models_runs_unchanged(tmp_path: Path) -> None:
-    """Three runs each, one GPU a node, no clock, power or place: time is judged, by own history alone."""
-    table = made(gpus=300, runs=3, per_node=1).select("uuid", "ts", "perf")
-    result = slow.evaluate(written(tmp_path, table, "site-b.csv"), 1, SMALL, compare=False)
-    assert {name.split(".")[1] for name in result.figures} == {"time"}
-    assert "site-b.time.all.fpr_at_fpr_0.5pct" in result.figures
-    two_models = pl.concat([made(), made(seed=8).with_columns(kern=pl.lit("other"), perf=pl.col("perf") * 3)])
-    mixed = workload(two_models)
-    assert len(np.unique(mixed.work)) == 2
-    assert np.nanmax(np.abs(Case(mixed, "time").judge().excess)) < 0.1, "runs of other work are no past of these"
-
-
-def test_two_files_of_one_workload_are_told_apart_by_their_names(tmp_path: Path) -> None:
-    """Two clusters' sgemm, and a file of another kind that is named and left out."""
-    written(tmp_path, made(gpus=8, runs=4), "a.csv")
-    written(tmp_path, made(gpus=8, runs=4, seed=9), "b.csv")
-    written(tmp_path, pl.DataFrame({"x": [1]}), "c.csv")
-    found = read(tmp_path)
-    assert [w.name for w in found.workloads] == ["a", "b"]
-    assert found.others == ("c.csv",)
-
-
-def test_repeats_bogus_times_and_nonsense_are_counted_and_left_out() -> None:
-    """Exact repeats once; −1, empty and far times, perf of 0, NaN and words, no uuid: none of them is a run."""
-    table = made(gpus=4, runs=5).with_columns(pl.all().cast(pl.String))
-    bad = pl.concat([table.head(1)] * 7).with_columns(
-        ts=pl.Series(["-1", None, "9999999999", *[str(START_S)] * 4]),
-        perf=pl.Series(["1", "1", "1", "0", "NaN", "fast", "1"]),
-        uuid=pl.Series(["GPU-x"] * 6 + [None]),
-    )
-    w = parse(pl.concat([table, table.head(3), bad]), "sgemm", "made.csv")
-    assert (w.rows, w.without_time, w.duplicates, w.unusable) == (30, 3, 3, 4)
-    assert len(w.gpu) == 20
-    assert len(w.ids) == 4
-
-
-@pytest.mark.parametrize(("gpus", "runs"), [(1, 1), (1, 9), (2, 2), (9, 1)])
-def test_hardly_any_data_gives_figures_without_values(tmp_path: Path, gpus: int, runs: int) -> None:
-    """One GPU, or one run each: nothing is stated, and nothing fails."""
-    result = slow.evaluate(written(tmp_path, made(gpus=gpus, runs=runs).drop("freq")), 1, SMALL)
-    stated = {n: f for n, f in result.figures.items() if f.value is not None}
-    assert not any("at_fpr" in name for name in stated)
-
-
-def test_equal_values_everywhere_give_no_false_alarm(tmp_path: Path) -> None:
-    """Runs that agree to the last digit: no alarm as they are, and every slowdown is one."""
-    table = made(gpus=12, runs=16).with_columns(perf=pl.lit(2400.0), freq=pl.lit(1400.0), pwr=pl.lit(297.0))
-    result = slow.evaluate(written(tmp_path, table), 1, SMALL, compare=False)
-    assert result.figures["sgemm.time.all.fpr_at_fpr_5pct"].value == 0.0
-    assert result.figures["sgemm.time.all.recall_1pct_at_fpr_5pct"].value == 1.0
-
-
-def test_wrong_data_is_refused_with_file_and_what_was_expected(tmp_path: Path) -> None:
-    """No folder, none of the format, a column missing, no usable row, no CSV at all."""
-    with pytest.raises(DataError, match="needs --data"):
-        slow.run(None, 1)
-    with pytest.raises(DataError, match="uuid, ts, perf"):
-        slow.run(tmp_path, 1)
-    written(tmp_path, made(gpus=2, runs=2).drop("ts"), "no_ts.csv")
-    with pytest.raises(DataError, match=r"no_ts\.csv: has no column ts"):
-        slow.run(tmp_path, 1)
-    written(tmp_path, made(gpus=2, runs=2).with_columns(perf=pl.lit(None)), "no_ts.csv")
-    with pytest.raises(DataError, match=r"no_ts\.csv: none of its 4 rows"):
-        slow.run(tmp_path, 1)
-    (tmp_path / "no_ts.csv").write_text("")
-    with pytest.raises(DataError, match=r"no_ts\.csv: cannot be read"):
-        slow.run(tmp_path, 1)

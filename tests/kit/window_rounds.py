@@ -179,7 +179,7 @@ class Cluster:
             "gpus_read_mean": np.full(n, float(self.gpus)),
             "nvml_up_last": np.ones(n),
             "nvml_call_max_ms_mean": 3.0 * np.exp(rng.normal(0, 0.1, n)),
-            **_own_metrics(n, np.random.default_rng((self.seed, w))),
+            **_own_metrics(n, np.random.default_rng((self.seed, w & 0xFFFFFFFF))),
         }
         self.host_fault(w, c)
         return _frame(start, np.arange(n), {"driver_version_last": ["580.65.06"] * n}, c)

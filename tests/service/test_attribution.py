@@ -300,6 +300,25 @@ def test_a_person_reads_why_what_began_it_and_what_to_do(site: Site, config: Con
         assert text.index("Xid 79") < text.index("clean-up")
 
 
+def test_an_unknown_end_is_told_as_one_and_fits_the_terminal(site: Site, config: Config) -> None:
+    """What is in doubt, by name; what to do; what would have helped. No line is wider than 80 columns."""
+    site.job(exit_code=1)
+    site.put(
+        "job_log", {"ts": at(END), "node_id": "n1", "job_id": "7", "kind": "nccl", "line": WATCHDOG * 9, "rank": 0}
+    )
+    sink = io.StringIO()
+    assert explain_job.run(config, "7", out=sink, clock=lambda: at(END + 900)) == 0
+    text = " ".join(sink.getvalue().split())
+    for said in (
+        "UNKNOWN Job 7 failed, and why is not known",
+        "gpu-01, gpu-02, gpu-03, gpu-04",
+        "who or why",
+        "does not have: event, step",
+    ):
+        assert said in text, said
+    assert max(len(line) for line in sink.getvalue().splitlines()) <= 80
+
+
 def test_json_for_a_machine(site: Site, config: Config) -> None:
     """The row with its arrays read; what was said at the time beside it, where it differs."""
     site.job()

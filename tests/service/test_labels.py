@@ -8,14 +8,18 @@ import threading
 import time
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from people_site import NOW, Site, node_days
 
 from graynode.pipeline.lock_file import LockFile
+from graynode.responders.base import Outcome
 from graynode.service import audit, labels, people
 from graynode.service.config import ConfigError
+from graynode.service.incident_bus import Publisher
 from graynode.service.quiet import Quiet
+from graynode.service.respond import make_delivery
 
 ONE = "aaaa1111-0000-5000-8000-000000000001"
 TWO = "aaaa2222-0000-5000-8000-000000000002"
@@ -163,6 +167,41 @@ def test_a_taken_incident_is_told_when_it_gets_worse_opens_again_or_is_over(site
             assert quiet.because(told, NOW) == "", "a receiver that failed is asked again"
             quiet.told(told)
     quiet.close()
+
+
+class Receiver:
+    """A responder that remembers."""
+
+    name = "receiver"
+
+    def __init__(self) -> None:
+        self.told: list[int] = []
+
+    def respond(self, incident: dict[str, Any]) -> Outcome:
+        self.told.append(incident["revision"])
+        return Outcome("done", "heard")
+
+
+def test_what_a_receiver_is_spared_is_a_row_of_its_own(site: Site) -> None:
+    """Muted between two revisions: the second goes nowhere, its offset moves, and the audit trail says why."""
+    producer = site.bus.producer()
+    publisher, receiver = Publisher(producer, "prod", lambda: NOW), Receiver()
+    delivery = make_delivery(site.bus, "desk", receiver, publisher, "ticket")  # type: ignore[arg-type]
+    times = {"ts": NOW, "since": NOW, "opened_ts": NOW, "updated_ts": NOW, "cause": "slow_gpu", "title": "t"}
+    publisher([{**revision(0), **times}])
+    delivery.step(0.1)
+    labels.mute(site.config, "n1", for_="2d", why="moved", by="Kim")
+    publisher([{**revision(1, severity="page"), **times}])
+    delivery.step(0.1)
+    delivery.consumer.close()
+    producer.close()
+    assert receiver.told == [0]
+    site.land()
+    rows = site.lake.read("action").sort("revision").select("revision", "outcome", "reason").rows()
+    assert rows[0][:2] == (0, "done")
+    assert rows[1][:2] == (1, "refused")
+    assert "muted until" in rows[1][2]
+    assert "by Kim" in rows[1][2]
 
 
 def test_what_is_over_needs_nobody_to_take_it(site: Site) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shutil
 import threading
-from datetime import timedelta
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -15,11 +17,14 @@ from window_rounds import START, Cluster, Columns
 from graynode.pipeline.lake import Lake
 from graynode.service.config import ConfigError
 from graynode.service.noticed import Notices, Told
+from graynode.service.prometheus.command import Options
+from graynode.service.prometheus.command import run as import_run
 from graynode.service.replay_windows import history
 from graynode.service.replaying import run
 
 HOURS = 48
 BROKEN = 20
+OLD = (datetime.now(UTC) - timedelta(days=30)).replace(hour=0, minute=0, second=0, microsecond=0)
 
 
 def lanes(w: int, c: Columns) -> None:
@@ -121,3 +126,40 @@ def test_every_way_of_noticing_is_named_and_a_later_word_is_no_lead() -> None:
     assert behind.ahead == timedelta(minutes=-20)
     assert noticed.untold([early]) == []
     assert [n.ts for n in noticed.untold([])] == [at]
+
+
+def _series(
+    number: int, metric: str, value: Callable[[int], float]
+) -> tuple[dict[str, str], list[tuple[float, float]]]:
+    node = f"n{number // 8}"
+    said = {
+        "__name__": metric, "gpu": str(number % 8), "UUID": f"GPU-{number:04d}", "Hostname": node,
+        "modelName": "NVIDIA H100 80GB HBM3", "instance": f"{node}:9400", "job": "dcgm-exporter",
+    }  # fmt: skip
+    begin = int(OLD.timestamp())
+    return said, [(begin + 60.0 * i + 7.0, value(i)) for i in range(HOURS * 60)]
+
+
+def test_what_was_imported_from_prometheus_is_replayed(
+    shared_metrics_server: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A month-old history: the import keeps windows only, and the replay names the node whose row remap failed."""
+    made = []
+    for g in range(16):
+        made.append(_series(g, "DCGM_FI_DEV_SM_CLOCK", lambda i, g=g: 1700.0 + g))
+        made.append(_series(g, "DCGM_FI_DEV_GPU_UTIL", lambda i: 98.0))
+        failed = 9 if g == 11 else -1
+        made.append(_series(g, "DCGM_FI_DEV_ROW_REMAP_FAILURE", lambda i, h=failed: float(0 <= h * 60 <= i)))
+    server = shared_metrics_server("VictoriaMetrics", made)
+    site = Site(tmp_path)
+    asked = Options(url=server.url, since=OLD.isoformat(), until=(OLD + timedelta(hours=HOURS)).isoformat(),
+                    rate=1000.0, step_s=300.0)  # fmt: skip
+    import_run(site.config, asked)
+    assert site.lake.read("gpu").height == 0
+    assert site.lake.read("gpu_1h").height
+    capsys.readouterr()
+    assert replay(site, tmp_path / "out") == 0
+    said = capsys.readouterr().out
+    (told,) = [line for line in said.splitlines() if line.startswith("20") and "page" in line]
+    assert told.startswith(f"{OLD + timedelta(hours=10):%Y-%m-%d %H:%M:%S}  page   n1: ")
+    assert "not known: this history holds no repair" in said

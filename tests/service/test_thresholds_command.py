@@ -76,6 +76,8 @@ def test_too_few_node_days_say_how_many_more(tmp_path: Path, capsys: pytest.Capt
     said = capsys.readouterr().out
     assert "1,200 healthy node-days are too few: 1,497 without a false finding certify the budget" in said
     assert "297 more are needed at least" in said
+    assert thresholds.fit(s.config, as_json=True, now=NOW) == 1
+    assert json.loads(capsys.readouterr().out) == {"accepted": False, "healthy_node_days": 1200, "needed": 1497}
     with pytest.raises(ConfigError, match="297 more are needed"):
         thresholds.accept(s.config, fitted=True, why="now", now=NOW)
 
