@@ -27,7 +27,7 @@ from graynode.detectors.attribution_elsewhere import Elsewhere, looked_elsewhere
 from graynode.detectors.attribution_hang import Standing
 from graynode.detectors.attribution_job import Placement
 from graynode.detectors.attribution_log import of_log, ranks_heard
-from graynode.detectors.attribution_machines import at_bus_time, located, of_machines, on_the_job
+from graynode.detectors.attribution_machines import at_bus_time, located, of_incidents, of_machines, on_the_job
 from graynode.detectors.attribution_scheduler import of_scheduler
 from graynode.detectors.policy import Policy
 
@@ -53,6 +53,7 @@ class Case:
     events: pl.DataFrame = field(default_factory=lambda: _EMPTY)
     log: pl.DataFrame = field(default_factory=lambda: _EMPTY)
     findings: pl.DataFrame = field(default_factory=lambda: _EMPTY)
+    incidents: pl.DataFrame = field(default_factory=lambda: _EMPTY)
     states: pl.DataFrame = field(default_factory=lambda: _EMPTY)
     gpus: pl.DataFrame = field(default_factory=lambda: _EMPTY)
     hosts: pl.DataFrame = field(default_factory=lambda: _EMPTY)
@@ -96,6 +97,7 @@ def judge(case: Case, policy: Policy | None = None) -> Judgement:
         *on_the_job(clues_of.of_events(_within(case.events, window, placed), policy), placed, case.gpus),
         *on_the_job(clues_of.of_findings(_within(case.findings, window, placed), window[0]), placed, case.gpus),
         *of_machines(placed, case.hosts, case.gpus, window),
+        *of_incidents(_ours(case.incidents, placed), window),
     ]
     timed = at_bus_time(seen, case.hosts)
     told = located(of_log(_of_job(case.log, placed), policy), case.gpus, placed.job_id)
@@ -172,7 +174,14 @@ def _of_job(log: pl.DataFrame, placed: Placement) -> pl.DataFrame:
 
 
 def _within(frame: pl.DataFrame, window: tuple[datetime, datetime], placed: Placement) -> pl.DataFrame:
-    """Rows of its machines in its window; by name where a machine goes by the scheduler's name only."""
+    """Rows of its machines in its window."""
+    ours = _ours(frame, placed)
+    wide = timedelta(minutes=2)  # clocks that are off are put right later
+    return ours.filter(pl.col("ts").is_between(window[0] - wide, window[1] + wide)) if ours.height else ours
+
+
+def _ours(frame: pl.DataFrame, placed: Placement) -> pl.DataFrame:
+    """Rows of its machines; by name where a machine goes by the scheduler's name only."""
     if frame.is_empty() or not {"ts", "node_id"} <= set(frame.columns):
         return frame.clear()
     names = [n for i, n in placed.machines.items() if n and ":" in i]
@@ -181,5 +190,4 @@ def _within(frame: pl.DataFrame, window: tuple[datetime, datetime], placed: Plac
         ours |= pl.col("node").is_in(names)
     if "cluster" in frame.columns:
         ours &= pl.col("cluster") == placed.cluster
-    wide = timedelta(minutes=2)  # clocks that are off are put right later
-    return frame.filter(ours & pl.col("ts").is_between(window[0] - wide, window[1] + wide))
+    return frame.filter(ours)

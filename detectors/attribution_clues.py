@@ -118,8 +118,8 @@ def of_events(events: pl.DataFrame, policy: Policy | None = None) -> list[Clue]:
     if events.is_empty():
         return []
     rows = list(events.drop_nulls(["ts", "node_id"]).iter_rows(named=True))
-    kinds = {str(r.get("event_id")): r for r in rows}
-    clues = [_of_rule(f) for f in from_events(kinds.values(), policy) if not is_clearing(f)]
+    once = {str(r.get("event_id") or number): r for number, r in enumerate(rows)}
+    clues = [_of_rule(f) for f in from_events(once.values(), policy) if not is_clearing(f)]
     return _joined([*clues, *_outages(rows)])
 
 

@@ -134,7 +134,8 @@ def _quiet(placed: Placement, requeued: Clue | None) -> Answer | None:
     if placed.state == "requeued":
         return Answer("scheduler", "requeued", "requeued", "low", requeued)
     if placed.end is None:
-        return Answer("neither", "running", "running")
+        kind = "waiting" if placed.state in ("queued", "allocated") else "running"
+        return Answer("neither", kind, kind)
     # an agent sees a job go, well or not: without a scheduler's word every end would put its machines in doubt
     return Answer("neither", "end_untold", "end_untold") if placed.state is None else None
 

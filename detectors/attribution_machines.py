@@ -10,7 +10,7 @@ from typing import Final
 
 import polars as pl
 
-from graynode.detectors.attribution_clues import CONTEXT, INFRASTRUCTURE, Clue
+from graynode.detectors.attribution_clues import CONTEXT, INFRASTRUCTURE, KIND_OF_CAUSE, Clue
 from graynode.detectors.attribution_job import Placement
 
 _SILENT: Final = timedelta(minutes=2)
@@ -34,6 +34,26 @@ def of_machines(
         if min(latest, end) - last >= _SILENT:
             said = f"nothing was heard of {name or node_id} after {last:%H:%M:%S} UTC, while others spoke"
             clues.append(_clue(last, CONTEXT, "node_silent", 1, said, node_id, name))
+    return clues
+
+
+def of_incidents(incidents: pl.DataFrame, window: tuple[datetime, datetime]) -> list[Clue]:
+    """Incidents of its machines that were open in the window, as context: what was known of them, and by which id."""
+    needed = {"incident_id", "revision", "node_id", "since", "title", "cause", "resolved_ts"}
+    if incidents.is_empty() or not needed <= set(incidents.columns):
+        return []
+    latest = incidents.sort("incident_id", "revision").unique("incident_id", keep="last", maintain_order=True)
+    clues = []
+    for row in latest.drop_nulls(["node_id", "since"]).iter_rows(named=True):
+        if row["since"] > window[1] or (row["resolved_ts"] is not None and row["resolved_ts"] < window[0]):
+            continue
+        known = "" if row["since"] >= window[0] else f", known since {row['since']:%Y-%m-%d %H:%M} UTC"
+        at = max(row["since"], window[0])
+        said = f"incident {str(row['incident_id'])[:8]}: {row['title']}{known}"
+        clues.append(
+            Clue(at, CONTEXT, KIND_OF_CAUSE.get(row["cause"], "other"), "incident", 1, "incidents", said, at,
+                 node_id=row["node_id"], node=row.get("node"), gpu_uuid=row.get("gpu_uuid"), link=row.get("link"))
+        )  # fmt: skip
     return clues
 
 

@@ -26,6 +26,7 @@ _NEXT: Final[dict[tuple[str, str], str]] = {
     ("neither", "cancelled"): "Nothing; whoever cancelled it knows why.",
     ("neither", "completed"): "Nothing.",
     ("neither", "running"): "Nothing yet: it runs, and nothing says that it stands still.",
+    ("neither", "waiting"): "Nothing: it has not begun.",
     ("neither", "end_untold"): "Nothing points to a failure. Let graynode read the scheduler ([slurm] cluster = "
     "true, or kubernetes_cluster), then it knows how jobs end.",
     ("scheduler", "preempted"): "Nothing is broken: submit it again, or with a higher priority.",
@@ -88,7 +89,8 @@ def _ended(judged: Judgement) -> str:
     placed = judged.placement
     who = f"Job {placed.job_id}" + (f" (attempt {placed.attempt + 1})" if placed.attempt else "")
     if placed.end is None:
-        return f"{who} {'hangs' if judged.standing else 'runs'}"
+        waits = judged.kind == "waiting"
+        return f"{who} {'hangs' if judged.standing else 'has not begun' if waits else 'runs'}"
     word = {
         "completed": "ran to its end", "cancelled": "was cancelled", "timeout": "ran until its time was up",
         "requeued": "was put back into the queue", "node_fail": "failed", "failed": "failed",

@@ -40,8 +40,6 @@ work does, and for a shift of tau a quarter of the shipped sum is reached within
 _STEPS: Final = 1.02
 _LARGEST: Final = 4.0
 _DRAWS: Final = 1000
-_DRIFT_P: Final = 1e-3
-_DRIFT_NODES: Final = 3
 
 COLUMNS: Final[Mapping[str, pl.DataType]] = {
     "node_id": pl.String(),
@@ -236,40 +234,6 @@ def _raised(
     return {key: round(value * _LARGEST, 6) for key, value in values.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Drift:
-    """A signal whose healthy maxima are no longer those behind its threshold."""
-
-    key: Key
-    above: int
-    node_days: int
-    expected: float
-    nodes: int
-    p_value: float
-
-
-def drifted(recent: pl.DataFrame, usual_most: Mapping[Key, float], share: float = 1.0 - USUAL) -> list[Drift]:
-    """Signals of which more recent healthy node-days are above the kept quantile than ``share`` explains.
-
-    The exact binomial tail, at 0.001 over the number of signals; and three nodes or more, because one node that
-    exceeds every day is a node to look at and no drift of the fleet.
-    """
-    found = []
-    for key, limit in sorted(usual_most.items()):
-        rows = _rows(recent, key)
-        n, above = rows.height, rows.filter(pl.col("maximum") > limit)
-        x, nodes = above.height, above.get_column("node_id").n_unique()
-        p = float(special.betainc(x, n - x + 1, share)) if x else 1.0
-        if p <= _DRIFT_P / len(usual_most) and nodes >= _DRIFT_NODES:
-            found.append(Drift(key, x, n, n * share, nodes, p))
-    return found
-
-
-def over_budget(told: int, node_days: int, budget: float) -> float:
-    """P(as many false findings or more) if the true rate were ``budget``: small means that the budget is not kept."""
-    return float(special.betainc(told, node_days - told + 1, budget)) if told else 1.0
-
-
 def digest(maxima: pl.DataFrame) -> str:
     """SHA-256 of node-day maxima, whatever the order of rows."""
     ordered = maxima.select(list(COLUMNS)).sort(list(COLUMNS)).with_columns(pl.col("maximum").round(9))
@@ -290,7 +254,8 @@ def _quantiles(maxima: pl.DataFrame, level: float, keys: Mapping[Key, float]) ->
     return {key: float(np.quantile(found, level)) for key in keys if len(found := _of(maxima, key))}
 
 
-def _rows(maxima: pl.DataFrame, key: Key) -> pl.DataFrame:
+def rows_of(maxima: pl.DataFrame, key: Key) -> pl.DataFrame:
+    """The rows of one signal."""
     detector, signal, window_s = key
     return maxima.filter(
         (pl.col("detector") == detector) & (pl.col("signal") == signal) & (pl.col("window_s") == window_s)
@@ -298,7 +263,7 @@ def _rows(maxima: pl.DataFrame, key: Key) -> pl.DataFrame:
 
 
 def _of(maxima: pl.DataFrame, key: Key) -> Floats:
-    return _rows(maxima, key).get_column("maximum").drop_nulls().to_numpy().astype(np.float64)
+    return rows_of(maxima, key).get_column("maximum").drop_nulls().to_numpy().astype(np.float64)
 
 
 def _frame(values: Mapping[Key, float], name: str) -> pl.DataFrame:

@@ -48,7 +48,7 @@ def remember(
     state: pl.DataFrame | None, keys: pl.Series, values: Arrays, now_s: float, *, forget_s: float = FORGET_S
 ) -> pl.DataFrame:
     """``values`` of ``keys`` in place of what was remembered of them; the others stay until unseen for ``forget_s``."""
-    fresh = _frame(keys, np.full(len(keys), now_s), values)
+    fresh = _one_each(_frame(keys, np.full(len(keys), now_s), values))
     if state is None or state.is_empty() or state.columns != fresh.columns:
         return fresh.sort("key")
     old = state.get_column("key")
@@ -56,6 +56,14 @@ def remember(
         return fresh
     others = state.lazy().filter(pl.col("seen") >= now_s - forget_s).join(fresh.lazy(), on="key", how="anti")
     return pl.concat([others, fresh.lazy()]).sort("key").collect()
+
+
+def _one_each(fresh: pl.DataFrame) -> pl.DataFrame:
+    """Of several windows of an entity, which stand side by side in order of time, the last."""
+    keys = fresh.get_column("key")
+    if len(keys) < 2 or not (keys.slice(1) == keys.slice(0, len(keys) - 1)).any():
+        return fresh
+    return fresh.unique("key", keep="last", maintain_order=True)
 
 
 def _frame(keys: pl.Series, seen: Floats, values: Arrays) -> pl.DataFrame:

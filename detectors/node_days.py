@@ -7,7 +7,7 @@ threshold (``accumulate.advance``), so a larger maximum says "at least".
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import Any, ClassVar, Final
@@ -57,7 +57,7 @@ class NodeDays:
     name: ClassVar[str] = "node_days"
     version: ClassVar[int] = 1
 
-    _place: dict[str, tuple[pl.Series, pl.DataFrame, pl.Series]] = field(default_factory=dict)
+    _place: dict[str, tuple[pl.Series, list[pl.Series], pl.Series]] = field(default_factory=dict)
 
     def take(
         self, round_: Round, states: Mapping[str, State], findings: pl.DataFrame, thresholds: Thresholds, state: State
@@ -65,45 +65,41 @@ class NodeDays:
         """After a round: the state, and rows of ``node_day`` for a day that has just ended."""
         day = round_.start.astimezone(UTC).date()
         nodes = _nodes(round_, day)
-        if nodes.is_empty():
+        if nodes is None:
             return state, []
         before = state.get("day")
         ended: list[dict[str, Any]] = []
         if before is not None and not before.is_empty() and before["day"][0] != day:
             ended = rows(before, round_.window_s, thresholds)
             before = None
-        now = nodes
-        for part in (*self._sums(round_, states), _parts(findings)):
-            now = now.join(part, on="node_id", how="left", maintain_order="left")
-        whole = now.with_columns(windows=pl.lit(1, dtype=pl.Int32))
-        return {"day": whole if before is None else _merged(before, whole)}, ended
+        held = [] if before is None else [before.lazy()]
+        return {"day": _merged([*held, nodes, *self._sums(round_, states), *_parts(findings)])}, ended
 
-    def _sums(self, round_: Round, states: Mapping[str, State]) -> list[pl.DataFrame]:
-        owners, now_s, found = _owners(round_), epoch_s(round_.start), []
+    def _sums(self, round_: Round, states: Mapping[str, State]) -> Iterator[pl.LazyFrame]:
+        """One row an entity that is here now: its node and its sums."""
+        now_s = epoch_s(round_.start)
         for detector, signals in _RUNS.items():
             for name, frame in states.get(detector, {}).items():
                 sums = [s for s in signals if f"{s}.sum" in frame.columns]
                 if not sums or frame.is_empty() or not {"key", "seen"} <= set(frame.columns):
                     continue
-                node = self._nodes_of(f"{detector}.{name}", frame.get_column("key"), owners)
-                most = (
+                node = self._nodes_of(f"{detector}.{name}", frame.get_column("key"), round_)
+                yield (
                     frame.lazy()
                     .select("seen", node, *(_sum(detector, s) for s in sums))
                     .filter((pl.col("seen") == now_s) & pl.col("node_id").is_not_null())
-                    .group_by("node_id")
-                    .agg(pl.exclude("seen").max())
+                    .drop("seen")
                 )
-                found.append(most.collect())
-        return found
 
-    def _nodes_of(self, place: str, keys: pl.Series, owners: pl.DataFrame) -> pl.Series:
+    def _nodes_of(self, place: str, keys: pl.Series, round_: Round) -> pl.Series:
         """The node of each key's GPU, or the node that the key is itself; null where it is not there now."""
+        here = [f.get_column(n) for f, c in _entities(round_) for n in (c, "node_id") if {c, n} <= set(f.columns)]
         held = self._place.get(place)
-        if held is not None and held[0].equals(keys) and held[1].equals(owners):
+        if held is not None and held[0].equals(keys) and _same(held[1], here):
             return held[2]
         entity = keys.str.extract(r"^([^|/]+)").alias("entity").to_frame()
-        node = entity.join(owners, on="entity", how="left", maintain_order="left").get_column("node_id")
-        self._place[place] = (keys, owners, node)
+        node = entity.join(_owners(round_), on="entity", how="left", maintain_order="left").get_column("node_id")
+        self._place[place] = (keys, here, node)
         return node
 
 
@@ -139,57 +135,67 @@ def _limit(thresholds: Thresholds, name: str, window_s: int) -> float:
     return thresholds.value(detector, signal, window_s)
 
 
-def _nodes(round_: Round, day: date) -> pl.DataFrame:
+def _nodes(round_: Round, day: date) -> pl.LazyFrame | None:
+    """A row a node of the round; ``None``: nobody was seen."""
     frames = [
-        f.select("node_id", "node" if "node" in f.columns else pl.lit(None, dtype=pl.String).alias("node"))
+        f.lazy().select("node_id", "node" if "node" in f.columns else pl.lit(None, dtype=pl.String).alias("node"))
         for f in (round_.gpu, round_.host)
         if "node_id" in f.columns and not f.is_empty()
     ]
     if not frames:
-        return pl.DataFrame(schema=_WHO)
-    seen = pl.concat(frames).lazy().drop_nulls("node_id").group_by("node_id").agg(pl.col("node").max())
-    return seen.sort("node_id").select("node_id", "node", day=pl.lit(day)).collect()
+        return None
+    seen = pl.concat(frames).drop_nulls("node_id").group_by("node_id").agg(pl.col("node").max())
+    return seen.with_columns(day=pl.lit(day), windows=pl.lit(1, dtype=pl.Int32))
 
 
 def _sum(detector: str, signal: str) -> pl.Expr:
     return pl.col(f"{signal}.sum").fill_nan(None).alias(f"{detector}.{_THRESHOLD.get(signal, signal)}")
 
 
+def _entities(round_: Round) -> tuple[tuple[pl.DataFrame, str], ...]:
+    """What keys begin with: frames and their column."""
+    return ((round_.gpu, "gpu_uuid"), (round_.host, "node_id"))
+
+
+def _same(held: Sequence[pl.Series], here: Sequence[pl.Series]) -> bool:
+    return len(held) == len(here) and all(a.equals(b) for a, b in zip(held, here, strict=True))
+
+
 def _owners(round_: Round) -> pl.DataFrame:
     """What keys begin with, and the node that it belongs to: GPUs to theirs, nodes to themselves."""
     parts = [pl.LazyFrame(schema={"entity": pl.String, "node_id": pl.String})]
-    for frame, entity in ((round_.gpu, "gpu_uuid"), (round_.host, "node_id")):
+    for frame, entity in _entities(round_):
         if {entity, "node_id"} <= set(frame.columns):
             parts.append(frame.lazy().select(pl.col(entity).alias("entity"), pl.col("node_id")).drop_nulls())
     return pl.concat(parts).unique("entity", keep="first", maintain_order=True).collect()
 
 
-def _parts(findings: pl.DataFrame) -> pl.DataFrame:
+def _parts(findings: pl.DataFrame) -> list[pl.LazyFrame]:
     """Scores of findings in parts of their thresholds, by node: ``part.<detector>.<signal>``. Shifts are nobody's."""
     if findings.is_empty():
-        return pl.DataFrame(schema={"node_id": pl.String})
+        return []
     of_nodes = findings.filter(
         pl.col("node_id").is_not_null()
         & ~pl.any_horizontal(pl.col("node_id").str.starts_with(p) for p in _NODE_ONLY)
         & (pl.col("severity") != "digest").or_(pl.col("score") < pl.col("threshold"))
     )
     if of_nodes.is_empty():
-        return pl.DataFrame(schema={"node_id": pl.String})
+        return []
     parts = of_nodes.select(
         "node_id",
         name=pl.concat_str(pl.lit("part."), "detector", pl.lit("."), "signal"),
         part=pl.col("score") / pl.col("threshold"),
     )
-    return parts.pivot("name", index="node_id", values="part", aggregate_function="max")
+    return [parts.pivot("name", index="node_id", values="part", aggregate_function="max").lazy()]
 
 
-def _merged(before: pl.DataFrame, now: pl.DataFrame) -> pl.DataFrame:
-    both = pl.concat([before, now], how="diagonal")
-    largest = [c for c in both.columns if c not in ("node_id", "windows", "node", "day")]
+def _merged(parts: Sequence[pl.LazyFrame]) -> pl.DataFrame:
+    """One row a node: windows added up, of all else the largest. Rows of nodes that were not seen count for nothing."""
+    both = pl.concat(parts, how="diagonal")
     return (
-        both.lazy()
-        .group_by("node_id")
-        .agg(pl.col("node").last(), pl.col("day").last(), pl.col("windows").sum(), pl.col(largest).max())
+        both.group_by("node_id")
+        .agg(pl.col("node").drop_nulls().last(), pl.col("day").max(), pl.col("windows").sum(), pl.exclude(_WHO).max())
+        .filter(pl.col("day").is_not_null())
         .sort("node_id")
         .collect()
     )

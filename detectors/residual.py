@@ -230,7 +230,7 @@ def robust_z(values: Floats, groups: Ints, floor: float) -> tuple[Floats, Floats
 def chance(r: Residual, groups: Peers, floor: float) -> Floats:
     """How often a healthy GPU among so many peers shows as much in one window: it explains, and decides nothing.
 
-    The fewer the peers, the less is certain: z = 8 is one healthy window in 1,600 among 7 and in 10⁷ among 63.
+    The fewer the peers, the less is certain: z = 8 is one healthy window in 1,000 among 7 and in 7·10⁷ among 63.
     """
     spread, _ = leave_one_out_median(np.abs(r.excess), groups.exact)
     if np.any(r.wide & (groups.loose >= 0)):

@@ -149,9 +149,9 @@ class Slow:
             rows = np.flatnonzero((c.run.sum >= c.limit / 2) & ~np.isnan(c.residual.excess))
             p = residual.chance(c.residual, groups, slow_daily.Z_FLOOR) if rows.size else np.zeros(0)
             for i in rows:
-                told = slow_words.change(view, c, held["throttle.sum"], int(i), round_.window_s, held)
-                told["evidence"] |= {"thresholds": self._thresholds.version, "p_in_this_window": p[i]}
-                yield told
+                found = slow_words.change(view, c, held["throttle.sum"], int(i), round_.window_s, held)
+                found["evidence"] |= {"thresholds": self._thresholds.version, "p_in_this_window": p[i]}
+                yield found
             steady |= c.run.sum >= c.limit / 2
         for i in np.flatnonzero((odd >= limit / 2) & ~steady):
             yield _bursts(view, int(i), held, odd, limit)

@@ -59,6 +59,7 @@ class Reader:
             events=events,
             log=log,
             findings=self._of_machines("finding", placed, *around).unique("finding_id", maintain_order=True),
+            incidents=self._of_machines("incident", placed, since - _OTHERS, around[1]),
             states=self._of_machines("node_state", placed, *around),
             gpus=gpus,
             hosts=hosts,

@@ -82,7 +82,7 @@ def _told(config: Config, asked: str, now: datetime) -> _Told | str:
         chosen = _chosen(config, asked, found)
         if chosen is None:
             return _no_such(jobs, asked)
-        return chosen if isinstance(chosen, str) else _judged(jobs, *chosen, now)
+        return chosen if isinstance(chosen, str) else _judged(config, jobs, *chosen, now)
     finally:
         jobs.close()
 
@@ -99,14 +99,16 @@ def _chosen(config: Config, asked: str, found: list[tuple[str, str]]) -> tuple[s
     return "\n".join([*lines, "  (GRAYNODE_CLUSTER or cluster in the configuration chooses the cluster)"])
 
 
-def _judged(jobs: Jobs, cluster: str, job_id: str, now: datetime) -> _Told:
+def _judged(config: Config, jobs: Jobs, cluster: str, job_id: str, now: datetime) -> _Told:
     from graynode.detectors.attribution import judge
     from graynode.detectors.attribution_rows import changed, row
+    from graynode.detectors.policy import shipped
     from graynode.service.attribution_read import Reader
 
     attempts = jobs.attempts(cluster, job_id)
     placed, lake = attempts[-1], jobs.lake
-    fresh = row(judge(Reader(lake).case(placed, now)), now)
+    policy = shipped().for_site({int(code): severity for code, severity in config.detect.xid_severity.items()})
+    fresh = row(judge(Reader(lake).case(placed, now), policy), now)
     stored = _stored(lake, fresh)
     shown, then = fresh, stored
     if stored is not None and placed.end is not None and now - placed.end > _KEPT and fresh["verdict"] == "unknown":

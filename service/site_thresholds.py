@@ -11,6 +11,7 @@ import polars as pl
 
 from graynode.detectors import calibration
 from graynode.detectors.calibration import Key, Rate
+from graynode.detectors.drift import Drift, drifted
 from graynode.detectors.thresholds import Thresholds, for_site, shipped
 from graynode.pipeline.lake import Lake
 from graynode.service.config import Config
@@ -161,10 +162,10 @@ def speaks(config: Config, chosen: Accepted | None, limit: Budget, rate: Rate) -
     return False, f"{rate.node_days:,} healthy node-days certify the budget"
 
 
-def drift(of: Accepted | None, days: HealthyDays, now: datetime) -> list[calibration.Drift]:
+def drift(of: Accepted | None, days: HealthyDays, now: datetime) -> list[Drift]:
     """Signals whose last week of healthy node-days is not what the set was made of."""
     usual: Mapping[Key, float] = of.usual_most if of is not None else {}
     if not usual:
         return []
     recent = days.maxima.filter(pl.col("day") >= (now - _RECENT).date())
-    return calibration.drifted(recent, usual)
+    return drifted(recent, usual)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import structlog
 
-from graynode.detectors.calibration import Drift, over_budget
+from graynode.detectors.drift import Drift, over_budget
 from graynode.pipeline.lake import Lake
 from graynode.pipeline.schema import stable_id
 from graynode.service.config import Config

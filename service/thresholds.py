@@ -11,6 +11,7 @@ from typing import Any, Final
 from graynode.collectors.base import utc_now
 from graynode.detectors import calibration
 from graynode.detectors.calibration import Fitted, Key, Rate, TooFewDays
+from graynode.detectors.drift import Drift
 from graynode.detectors.node_days import fitted_signals
 from graynode.detectors.thresholds import shipped
 from graynode.pipeline.lake import Lake, LakeError, LakeTooNew
@@ -225,7 +226,7 @@ def values_json(values: Mapping[Key, float]) -> list[dict[str, Any]]:
     return [{"detector": d, "signal": s, "window_s": w, "value": v} for (d, s, w), v in sorted(values.items())]
 
 
-def _as_json(config: Config, found: Any, known: list[Accepted], moved: list[calibration.Drift]) -> dict[str, Any]:  # noqa: ANN401 (a Standing)
+def _as_json(config: Config, found: Any, known: list[Accepted], moved: list[Drift]) -> dict[str, Any]:  # noqa: ANN401 (a Standing)
     return {
         "cluster": config.cluster,
         "version": found.thresholds.version,

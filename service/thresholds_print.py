@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from graynode.detectors import calibration
-from graynode.detectors.calibration import Drift, Fitted, Rate
+from graynode.detectors.calibration import Fitted, Rate
+from graynode.detectors.drift import Drift, over_budget
 from graynode.service.healthy_days import HealthyDays
 from graynode.service.site_thresholds import Accepted, Budget, Standing
 
@@ -86,7 +87,7 @@ def rate_text(rate: Rate, limit: float) -> str:
     """A false rate against its budget."""
     if not rate.node_days:
         return "no healthy node-day has ended yet"
-    chance = calibration.over_budget(rate.told, rate.node_days, limit)
+    chance = over_budget(rate.told, rate.node_days, limit)
     over = f"over the budget (p {chance:.1g} by chance)"
     verdict = "within the budget" if rate.upper <= limit else over if chance <= _UNLIKELY else "not certified"
     need = calibration.needed(limit)

@@ -100,7 +100,7 @@ def _columns(file: Path) -> list[str]:
     try:
         if file.suffix == ".parquet":
             return list(pl.read_parquet_schema(file))
-        with file.open(encoding="utf-8") as lines:
+        with file.open(encoding="utf-8-sig") as lines:
             return [c.strip().strip('"') for c in lines.readline().rstrip("\r\n").split(",")]
     except (pl.exceptions.PolarsError, OSError, UnicodeDecodeError) as error:
         raise DataError(f"{file}: cannot be read ({error}); expected parquet, or CSV in UTF-8") from error

@@ -27,18 +27,18 @@ def evaluate(trace: Trace, limits: Limits, seed: tuple[int, int], result: Result
     given = (True, False) if trace.role is not None else (False,)
     views = [Seen(g, p) for g in given for p in (False, True)]
     result.notes.extend(made.notes)
-    figures, failures = _measured(ours(limits), made, views, seed)
+    figures, failures = measured(ours(limits), made, views, seed)
     figures = _recorded(trace, limits, views) | figures | _wall_only(made, limits)
     _into(result.figures, trace.name, figures)
     result.failures.extend(f"{trace.name}: {line}" for line in failures[:_NAMED_FAILURES])
     if len(failures) > _NAMED_FAILURES:
         result.failures.append(f"{trace.name}: and {len(failures) - _NAMED_FAILURES} more")
     for name, without in ABLATIONS.items():
-        part, _ = _measured(without(limits), made, [v for v in views if not v.permuted], seed)
+        part, _ = measured(without(limits), made, [v for v in views if not v.permuted], seed)
         _into(result.ablations.setdefault(name, {}), trace.name, part)
     for name, method in methods().items():
         # These see no roles and no names: one view stands for all
-        part, _ = _measured(_plain(method), made, views[:1], seed)
+        part, _ = measured(_plain(method), made, views[:1], seed)
         _into(result.baselines.setdefault(name, {}), trace.name, part)
 
 
@@ -54,7 +54,7 @@ def _plain(method: Callable[[Sums], set[int]]) -> Judge:
     return judged
 
 
-def _measured(judged: Judge, made: Made, views: list[Seen], seed: tuple[int, int]) -> tuple[Figures, list[str]]:
+def measured(judged: Judge, made: Made, views: list[Seen], seed: tuple[int, int]) -> tuple[Figures, list[str]]:
     """One method over all cases: figures by name, and the cases that went wrong."""
     figures: Figures = {}
     failures: list[str] = []

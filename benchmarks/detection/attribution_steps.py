@@ -28,7 +28,7 @@ def parse(rows: pl.DataFrame, name: str) -> Work:
     value = next((c for c in rows.columns if c.startswith("batch_time")), None)
     missing = [c for c in ("worker", "time") if c not in rows.columns] + (["batch_time_norm"] if value is None else [])
     if missing or value is None:
-        raise DataError(f"{name}: no column {', '.join(missing)}; step times have worker, time, batch_time_norm")
+        raise DataError(f"{name}: no column {', '.join(missing)}; expected worker, time, batch_time_norm")
     try:
         times = rows.select(pl.col("worker", "time").cast(pl.Int64), pl.col(value).cast(pl.Float64).alias("seconds"))
     except pl.exceptions.PolarsError as error:

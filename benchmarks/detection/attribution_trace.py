@@ -38,12 +38,12 @@ def parse(rows: pl.DataFrame, name: str) -> Trace:
     """The job of one file. ``DataError`` says what is missing or too little."""
     missing = [c for c in NEEDED if c not in rows.columns]
     if missing:
-        raise DataError(f"{name}: no column {', '.join(missing)}; an operation trace has {', '.join(NEEDED)}")
+        raise DataError(f"{name}: no column {', '.join(missing)}; expected {', '.join(NEEDED)} of an operation trace")
     ops, notes = _clean(rows, name)
     ops, more = _thinned(ops)
     who = ops.group_by("rank").agg(pl.col("stage", "dp_rank", "node").drop_nulls().first()).sort("rank")
     if who.height < _LEAST_RANKS:
-        raise DataError(f"{name}: {who.height} workers; who is slow can be told among {_LEAST_RANKS} or more")
+        raise DataError(f"{name}: {who.height} workers; expected {_LEAST_RANKS} or more to tell who is slow")
     steps = ops.get_column("step").n_unique()
     if steps < _LEAST_STEPS:
         raise DataError(f"{name}: {steps} steps; expected {_LEAST_STEPS} or more")

@@ -20,13 +20,15 @@ _LARGE_ROUNDS: Final = 60
 _TEST_ONLY: Final = {k.name for k in KINDS if k.test_only}
 
 
-def whole(seed: int, batches: int, rounds: int, nodes: int = NODES) -> tuple[Figures, list[str]]:
+def whole(
+    seed: int, batches: int, rounds: int, nodes: int = NODES, scenario_rounds: int = fleet_scenarios.ROUNDS
+) -> tuple[Figures, list[str]]:
     """Batches of faults, then each scenario, all from the same primed site with shipped thresholds."""
     site = Site(nodes, seed)
     figures, failures = _faults(site, seed, batches, rounds)
     for i, scene in enumerate(fleet_scenarios.SCENARIOS):
         scenario = scene(site, generator(seed, 22, i))
-        told = site.run(fleet_scenarios.ROUNDS, scenario.put, works=scenario.works)
+        told = site.run(scenario_rounds, scenario.put, works=scenario.works)
         more, wrong = _named(site, scenario.name, told)
         figures |= more
         failures += wrong

@@ -53,8 +53,8 @@ def main() -> int:
     """Measure, print, and end with 1 where a node was missed or blamed for nothing."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--nodes", type=int, default=96)
-    parser.add_argument("--days", type=float, default=14.0)
+    parser.add_argument("--nodes", type=int, default=64)
+    parser.add_argument("--days", type=float, default=7.0)
     given = parser.parse_args()
     fleet = fleet_of(given.seed, given.nodes, given.days)
     lost = [(fleet.node_ids[f.node], fleet.moment(f.start + 30.0)) for f in fleet.faults if f.kind == "gpu_lost"]

@@ -305,6 +305,20 @@ def test_a_kernels_oom_kill_is_surer_with_the_jobs_own_word() -> None:
     assert said(judged(job("failed", reason="OUT_OF_MEMORY"), events=killed)) == ("application", "resources", "high")
 
 
+def test_a_job_that_waits_has_not_begun() -> None:
+    """Only queued: no machine, no end, nothing to put down to anybody."""
+    waits = {"cluster": "test", "job_id": "7", "node_id": "slurm:c1", "ts": at(0), "state": "queued", "requeues": 0}
+    answer = judged(frame("job", [waits]))
+    assert (answer.verdict, answer.kind) == ("neither", "waiting")
+    assert "has not begun" in row(answer, at(60))["message"]
+
+
+def test_events_without_an_id_are_each_one() -> None:
+    """Imports may lack them."""
+    bare = [on(n, END - 20 + n, 95) | {"event_id": None} for n in (1, 2)]
+    assert len(judged(events=events(*bare)).clues) == 2
+
+
 def test_an_end_that_no_scheduler_told_puts_nobody_in_doubt() -> None:
     """An agent sees a job go, well or not."""
     answer = judged(
@@ -560,6 +574,23 @@ def test_sure_hardware_is_a_finding_that_joins_the_machines_incident() -> None:
     assert incidents.add(findings(judged(events=LOST, now=END + 5000)), at(END + 5000)) == []
 
 
+def test_incidents_that_were_open_on_its_machines_are_shown_and_decide_nothing() -> None:
+    """Known trouble puts a machine first among the suspects; what was over before, or is another's, is left out."""
+    slow = {"cluster": "test", "cause": "slow_gpu", "severity": "ticket", "title": "gpu-03: slow GPU", "revision": 0}
+    known = frame("incident", [
+        {**slow, "ts": at(-9000), "incident_id": "aaaaaaaa-1", "node_id": "n3", "since": at(-9000)},
+        {**slow, "ts": at(-9000), "incident_id": "bbbbbbbb-1", "node_id": "n4", "since": at(-9000)},
+        {**slow, "ts": at(0), "incident_id": "bbbbbbbb-1", "node_id": "n4", "since": at(-9000), "revision": 1,
+         "resolved_ts": at(0)},
+        {**slow, "ts": at(-9000), "incident_id": "cccccccc-1", "node_id": "n99", "since": at(-9000)},
+    ])  # fmt: skip
+    answer = judged(incidents=known)
+    (clue,) = answer.clues
+    assert (answer.verdict, clue.role, clue.node_id) == ("unknown", "context", "n3")
+    assert clue.message == "incident aaaaaaaa: gpu-03: slow GPU, known since 2026-11-30 09:30 UTC"
+    assert answer.suspects[0] == "n3"
+
+
 def test_an_unknown_end_leaves_every_machine_in_doubt_and_tells_nobody() -> None:
     """One digest finding a machine, stable ids; no incident opens on it."""
     answer = judged(log=watchdogs(END, range(8)))
@@ -657,7 +688,7 @@ def test_nothing_at_all_is_unknown_with_what_was_missing() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["events", "log", "findings", "states", "gpus", "hosts", "history", "same_image", "others"]
+    "name", ["events", "log", "findings", "incidents", "states", "gpus", "hosts", "history", "same_image", "others"]
 )
 def test_frames_without_their_columns_are_as_good_as_absent(name: str) -> None:
     """Another table, or an older contract, in the place of a frame."""

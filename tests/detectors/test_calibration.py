@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from graynode.detectors import calibration
-from graynode.detectors.calibration import TooFewDays, drifted, false_rate, fit, needed, over_budget, upper_share
+from graynode.detectors.calibration import TooFewDays, false_rate, fit, needed, upper_share
+from graynode.detectors.drift import drifted, over_budget
 
 CLOCK = ("slow", "clock", 30)
 TEMP = ("thermal", "temp", 30)

@@ -25,7 +25,7 @@ AS_IS = Seen(roles_given=True, permuted=False)
 def operations(
     pipelines: int = 4, stages: int = 2, steps: int = 12, microbatches: int = 4, seed: int = 1, slow: float = 0.0
 ) -> pl.DataFrame:
-    """A 1F1B job; worker 0 is slower by ``slow`` in all it computes. Ranks are in steps of four, as with 4 tensor ranks."""
+    """A 1F1B job; worker 0 is slower by ``slow`` in all it computes. Ranks are in steps of four."""
     rng = np.random.default_rng(seed)
     rows = []
     for step in range(steps):
@@ -65,7 +65,7 @@ def step_times(workers: int = 5, steps: int = 60) -> pl.DataFrame:
 
 def evaluated(trace: Trace, seed: int = 1) -> Result:
     result = Result(track="attribution", seed=seed, n=0, figures={})
-    hardware.evaluate(trace, Limits(), (seed, 0), result, Sizes(victims=3, jobs=3))
+    hardware.evaluate(trace, Limits(), (seed, 0), result, Sizes(victims=2, jobs=2))
     return result
 
 
@@ -75,7 +75,7 @@ def small() -> Result:
 
 
 def test_every_condition_of_the_issue_has_a_figure(small: Result) -> None:
-    """Ranks and nodes at four excesses, roles given and learned, labels as they are and permuted; wrong names; causes."""
+    """Ranks and nodes at four excesses, roles given and learned, labels as they are and permuted; and the causes."""
     for view in ("given.labels_as_is", "given.labels_permuted", "learned.labels_as_is", "learned.labels_permuted"):
         for kind in ("rank", "node"):
             for excess in (5, 10, 20, 50):
@@ -83,7 +83,7 @@ def test_every_condition_of_the_issue_has_a_figure(small: Result) -> None:
                     figure = small.figures[f"made.{kind}.roles_{view}.{what}_{excess}pct"]
                     assert figure.value is not None
                     assert figure.ci_low is not None
-                    assert figure.n == 3
+                    assert figure.n == 2
         for cause in ("nothing", "stage_imbalance", "sequence_length", "data_loading", "collective", "combined"):
             assert small.figures[f"made.application.{cause}.roles_{view}.hardware_flag_rate"].value == 0
     assert small.figures["made.application.hardware_flags"].value == 0
@@ -102,8 +102,11 @@ def test_a_fault_put_in_is_found_and_nothing_is_found_where_none_is(small: Resul
 
 def test_the_same_seed_gives_the_same_result_and_another_seed_other_cases() -> None:
     """All chance comes from the seed."""
-    trace = job(steps=6)
-    assert evaluated(trace, 3) == evaluated(trace, 3)
+    trace, view = job(steps=6), Seen(roles_given=False, permuted=True)
+    first, again = (
+        hardware.measured(ours(Limits()), make(trace, (3, 0), Sizes(2, 2)), [view], (3, 0)) for _ in range(2)
+    )
+    assert first == again
     one, other = (make(trace, (seed, 0), Sizes(2, 2)).application["sequence_length"][0] for seed in (3, 4))
     assert not np.array_equal(one.total, other.total)
 
@@ -170,12 +173,16 @@ def test_other_names_columns_and_order_of_rows_give_the_same_job() -> None:
     assert any("50 exact repeats" in note for note in two.notes)
 
 
-def test_a_job_without_stages_is_evaluated_with_learned_roles_only(tmp_path: Path) -> None:
+def test_a_job_without_stages_is_evaluated_with_learned_roles_only() -> None:
     """Rank, step, operation and duration are enough to be read."""
     bare = operations().drop("stage", "dp_rank", "seq_id")
-    result = evaluated(attribution_trace.parse(bare, "bare"))
-    assert not any("roles_given" in name for name in result.figures)
-    assert any("no stages are told" in note for note in result.notes)
+    made = make(attribution_trace.parse(bare, "bare"), (1, 0), Sizes(2, 1))
+    assert made.base.role is None
+    assert set(made.application) == {"nothing", "data_loading", "collective", "combined"}
+    assert any("no stages are told" in note for note in made.notes)
+    view = Seen(roles_given=False, permuted=False)
+    figures, _ = hardware.measured(ours(Limits()), made, [view], (1, 0))
+    assert figures["rank.roles_learned.labels_as_is.recall_50pct"].value == 1
 
 
 def test_step_times_are_located_and_never_hardware(tmp_path: Path) -> None:
@@ -215,16 +222,16 @@ def test_data_that_cannot_be_used_is_refused_with_the_way_out(table: pl.DataFram
     with pytest.raises(DataError, match=says) as refused:
         attribution.run(tmp_path, 1)
     assert "bad" in str(refused.value)
-    assert "expected" in str(refused.value) or "among" in str(refused.value) or "has" in str(refused.value)
+    assert "expected" in str(refused.value)
 
 
 def test_no_data_and_broken_files_are_refused(tmp_path: Path) -> None:
     """No folder, an empty folder, a file that is no parquet."""
-    for data, says in ((None, "give --data"), (tmp_path, "no .parquet or .csv")):
+    for data, says in ((None, "give --data"), (tmp_path, r"no \.parquet or \.csv")):
         with pytest.raises(DataError, match=says):
             attribution.run(data, 1)
     (tmp_path / "broken.parquet").write_bytes(b"not parquet")
-    with pytest.raises(DataError, match="broken.parquet"):
+    with pytest.raises(DataError, match=r"broken\.parquet"):
         attribution.run(tmp_path, 1)
 
 

@@ -10,10 +10,12 @@ import polars as pl
 import pytest
 from finding_rows import PCI, T0, UUID, at, event, finding
 from rich.console import Console
+from window_rounds import Cluster
 
 from graynode.dashboards.explain import as_json, explain, one_line
 from graynode.detectors.event_rules import from_events
 from graynode.detectors.incidents import Incidents
+from graynode.detectors.waiting import Terms
 from graynode.pipeline.lake import Lake
 from graynode.pipeline.lake_format import frame_schema
 from graynode.pipeline.spool import SpoolBus
@@ -47,6 +49,18 @@ def test_a_person_reads_what_was_seen_against_what_since_when_and_what_to_do() -
         "graynode sql -c",
     ):  # fmt: skip
         assert said in text, said
+
+
+def test_due_time_cost_of_waiting_and_the_picture_are_on_the_page() -> None:
+    """Until when, what a day costs and on what that rests, and how the value went; unknown cost is said to be so."""
+    incidents = Incidents("test", terms=Terms({"H100": 2.5}, "USD"))
+    incidents.see(next(Cluster(nodes=2, gpus=8, nodes_per_job=2).rounds(1)))
+    where = {"node_id": "id-node001", "node": "node001", "gpu_uuid": "GPU-001-3"}
+    told = [r for i in range(4) for r in incidents.add([finding(1200 * i, value=1600.0 - i, **where)], at(1200 * i))]
+    text = " ".join(shown(told[-1]).split())
+    for said in ("due 2026-12-01 05:", "about 33.8 GPU-hours a day (84 USD): all 16 GPUs", "job job-0", "█▆▃▁"):
+        assert said in text, said
+    assert "waiting cost unknown: how many GPUs the node has is not known" in " ".join(shown(hard()).split())
 
 
 def test_a_vendors_rule_says_who_asks_and_who_disagrees() -> None:
