@@ -117,6 +117,12 @@ def total(values: Floats, axis: int = 0) -> Floats:
     return np.asarray(np.nansum(values, axis=axis), dtype=np.float64)
 
 
+def largest(values: Floats, axis: int = 0) -> Floats:
+    """The largest of what is known; NaN where nothing is."""
+    most = np.max(np.where(np.isnan(values), -np.inf, values), axis=axis)
+    return np.where(np.isneginf(most), np.nan, most)
+
+
 def _ordered(values: Floats, axis: int) -> tuple[Floats, Ints]:
     # NaN sorts last, so that where nothing is known the first is NaN as well
     return np.sort(values, axis=axis), np.isfinite(values).sum(axis=axis, keepdims=True)

@@ -13,7 +13,7 @@ from graynode.detectors.frames import Bools, Floats, Ints
 from graynode.detectors.roles import Roles
 from graynode.detectors.straggler import Limits
 from graynode.detectors.straggler_excess import Excess, deviations, measure
-from graynode.detectors.straggler_places import Places, places
+from graynode.detectors.straggler_places import Places, groups, largest, places
 from graynode.detectors.work import Work
 
 _SMALL_PART: Final = 0.1
@@ -78,8 +78,16 @@ class View:
         return self.places.cells is not None
 
     def stands_out(self, excess: Excess, limits: Limits) -> Bools:
-        """Which ranks exceed their peers by more than the least excess, and by more than noise."""
-        ranks = max(int(np.isfinite(excess.own).sum()), 1)
-        with np.errstate(invalid="ignore"):
-            large, unlikely = excess.own >= np.log1p(limits.least_excess), excess.p <= limits.alpha / ranks
-        return np.asarray(large & unlikely, dtype=np.bool_)
+        """Which ranks exceed their peers by more than the least excess, and by more than noise.
+
+        A node all of whose ranks do is one witness by its least sure rank, among as many as there are nodes: its ranks
+        may share what moves them, so their chances are not multiplied.
+        """
+        judged = np.isfinite(excess.own) & np.isfinite(excess.p)
+        large = judged & (np.nan_to_num(excess.own) >= np.log1p(limits.least_excess))
+        p = np.where(judged, np.where(large, excess.p, 1.0), np.nan)[:, None]
+        nodes = groups(np.where(judged, self.work.node, -1))
+        together = np.nan_to_num(nodes.over(p, largest)[:, 0], nan=1.0)
+        several = np.where(nodes.of >= 0, nodes.size[nodes.of] > 1, False) if len(nodes) else judged
+        unlikely = np.nan_to_num(p[:, 0], nan=1.0) <= limits.alpha / max(int(judged.sum()), 1)
+        return np.asarray(large & (unlikely | (several & (together <= limits.alpha / max(len(nodes), 1)))))

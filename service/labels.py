@@ -66,9 +66,7 @@ def mute(
     row = {"ts": moment, "node_id": node_id, "node": node, "until": until, "who": who(by)}
     row["why"] = why[:_TEXT] or None if end else _text("--why", why)
     say(config, [("mute", row)], now=moment)
-    said = (
-        "is heard again" if end else f"is muted until {until:%Y-%m-%d %H:%M} UTC; what is found is stored"
-    )
+    said = "is heard again" if end else f"is muted until {until:%Y-%m-%d %H:%M} UTC; what is found is stored"
     print(f"{node or node_id} {said}")
     return 0
 
@@ -86,9 +84,7 @@ def repair(
         row["incident_id"] = one_incident(config, incident)["incident_id"]
     say(config, [("repair", row)], now=moment)
     of = f" of {gpu}" if gpu else ""
-    print(
-        f"repair{of} of {node or node_id} at {row['ts']:%Y-%m-%d %H:%M} UTC is logged; its past begins anew there"
-    )
+    print(f"repair{of} of {node or node_id} at {row['ts']:%Y-%m-%d %H:%M} UTC is logged; its past begins anew there")
     return 0
 
 
@@ -98,9 +94,7 @@ def duration(text: str) -> timedelta:
         raise ConfigError(f"--for {text}: not a time; write 2d, 12h or 1d12h")
     told = timedelta(seconds=sum(int(n) * _UNITS[unit] for n, unit in re.findall(r"([0-9]+)([smhdw])", text)))
     if not timedelta(0) < told <= _LONGEST_MUTE:
-        raise ConfigError(
-            f"--for {text}: from 1s to {_LONGEST_MUTE.days}d; say it again when that is over"
-        )
+        raise ConfigError(f"--for {text}: from 1s to {_LONGEST_MUTE.days}d; say it again when that is over")
     return told
 
 
