@@ -116,7 +116,10 @@ def _spread(own: Floats, places: Places) -> tuple[float, int]:
     pooled = apart[np.isfinite(apart)]
     if not pooled.size:
         return float("nan"), 0
-    return max(1.4826 * float(np.median(np.abs(pooled))), _SPREAD_FLOOR), len(pooled)
+    # A pipeline's lower median makes one of its ranks zero by construction, which says nothing about spread
+    forced = 0 if places.cells_of is None else min(len(places.cells_of), len(pooled) // 2)
+    telling = np.sort(np.abs(pooled))[forced:]
+    return max(1.4826 * float(np.median(telling)), _SPREAD_FLOOR), len(pooled)
 
 
 def _standard_error(rest: Floats) -> Floats:

@@ -91,7 +91,7 @@ def places(role: Ints, pipeline: Ints | None, node: Ints) -> Places:
     homes = groups(np.where(role >= 0, role * (node.max(initial=0) + 1) + node, -1))
     by_role = groups(role)
     cells = cells_of = None
-    if pipeline is not None and len(by_role) > 1 and bool((pipeline >= 0).any()):
+    if pipeline is not None and len(by_role) > 1 and bool(((pipeline >= 0) & (role >= 0)).any()):
         known = (role >= 0) & (pipeline >= 0)
         cells = groups(np.where(known, pipeline * (role.max(initial=0) + 1) + role, -1))
         cells_of = groups(pipeline[cells.rows[:, 0]])
