@@ -5,12 +5,14 @@ PYTEST := $(PY) -I -m pytest
 PACKAGES := collectors pipeline detectors responders dashboards service
 KILLS ?= 5
 JOBS ?= 2
+DATA ?= data
+SEED ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help dev run test test-long check bench bench-demo docs wheel steps-wheel wheel-test lock clean
+.PHONY: help dev run test test-long check bench bench-demo bench-detection docs wheel steps-wheel wheel-test lock clean
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 .venv/.server: requirements-dev.lock pyproject.toml
 	@deploy/dev/packages run
@@ -52,6 +54,15 @@ bench: .venv/.server ## agent, pipeline, detection and hard-event benchmarks; th
 
 bench-demo: .venv/.server ## what is found in the demonstration's fleet, against its truth, on three seeds
 	$(PY) -I benchmarks/speed/demo_accuracy.py --seeds 1 2 3
+
+bench-detection: .venv/.server ## every detection track; DATA=folder of gpu-variability, straggler-trace, … (docs/evaluation.md)
+	@mkdir -p build/evaluation
+	.venv/bin/graynode evaluate slow --data $(DATA)/gpu-variability --seed $(SEED) --json build/evaluation/slow.json
+	.venv/bin/graynode evaluate attribution --data $(DATA)/straggler-trace --seed $(SEED) --json build/evaluation/attribution.json
+	.venv/bin/graynode evaluate attribution --data $(DATA)/alibaba-minibatch --seed $(SEED) --json build/evaluation/minibatch.json
+	.venv/bin/graynode evaluate lemons --data $(DATA)/InfiniteHBD-Trace --seed $(SEED) --json build/evaluation/lemons.json
+	.venv/bin/graynode evaluate host --data $(DATA)/SMD --seed $(SEED) --json build/evaluation/host.json
+	.venv/bin/graynode evaluate fleet --seed $(SEED) --json build/evaluation/fleet.json
 
 wheel: .venv/.server ## build the wheel into dist/
 	rm -rf build dist

@@ -27,7 +27,7 @@ REASONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """From when on what is said; frozen with sources in ``benchmarks/detection/frozen/attribution.json``, equal there.
+    """From when on what is said; frozen with sources in ``benchmarks/detection/limits/attribution.json``, equal there.
 
     ``least_excess``: least relative excess that is said. ``alpha``: chance that any healthy rank of a job passes for
     slow by noise alone. The smallest excess of a part of the work is at least ``parts_alike`` of the largest less the

@@ -1,6 +1,6 @@
 """Thresholds of the fleet track from healthy training fleets; ``python -m graynode.benchmarks.detection.fleet_train``.
 
-Run once and committed as ``frozen/fleet.json`` before test seeds are drawn. No fault is looked at: a threshold is what
+Run once and committed as ``limits/fleet.json`` before test seeds are drawn. No fault is looked at: a threshold is what
 healthy node-days seldom reach. Writes the cells to the file named, one after the other, so that a stopped run goes on.
 """
 
