@@ -7,14 +7,15 @@ an incident come from machines and are shown as they are, never as markup, witho
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
+
+from graynode.dashboards.pieces import clean, from_json, head, label, look_yourself, time
 
 Incident = Mapping[str, Any]
 
@@ -29,18 +30,22 @@ _SHOWN: Final = 12
 def explain(incident: Incident, history: Sequence[Incident] = (), now: datetime | None = None) -> RenderableType:
     """The whole story, readable at 80 columns. ``history`` are its revisions, ``now`` gives ages."""
     told = plain(incident)
-    entries = told["evidence"]
-    parts: list[RenderableType] = [_head(told, now), Text(), _label("What was seen")]
+    entries, severity = told["evidence"], str(told.get("severity") or "?")
+    parts: list[RenderableType] = [
+        head(severity, STYLES.get(severity, ""), clean(told.get("title")), _facts(told, now)),
+        Text(),
+        label("What was seen"),
+    ]
     parts += [Padding(_entry(e), (0, 0, 1, 2)) for e in entries[:_SHOWN]]
     if len(entries) > _SHOWN:
         parts.append(Padding(Text(f"and {len(entries) - _SHOWN} more; --json shows all"), (0, 0, 1, 2)))
     if not entries:
         parts.append(Padding(Text("no evidence was kept"), (0, 0, 1, 2)))
-    parts += [_label("What to do"), Padding(_what_to_do(told), (0, 0, 1, 2))]
+    parts += [label("What to do"), Padding(_what_to_do(told), (0, 0, 1, 2))]
     dissent = _dissent(entries)
     if dissent:
-        parts += [_label("Who sees it otherwise"), Padding(Text(dissent), (0, 0, 1, 2))]
-    parts += [_label("Since then"), Padding(_story(told, history), (0, 0, 1, 2)), _sources(told)]
+        parts += [label("Who sees it otherwise"), Padding(Text(dissent), (0, 0, 1, 2))]
+    parts += [label("Since then"), Padding(_story(told, history), (0, 0, 1, 2)), _sources(told)]
     return Group(*parts)
 
 
@@ -48,15 +53,13 @@ def one_line(incident: Incident) -> str:
     """One line for a list: severity, title, since when, and the id's beginning."""
     told = plain(incident)
     state = " (resolved)" if told.get("state") == "resolved" else ""
-    since = _time(told.get("since"))
-    return (
-        f"{_clean(told.get('severity')) or '?':<6} {_clean(told.get('title'))}{state}, since {since}  {short_id(told)}"
-    )
+    since = time(told.get("since"))
+    return f"{clean(told.get('severity')) or '?':<6} {clean(told.get('title'))}{state}, since {since}  {short_id(told)}"
 
 
 def short_id(incident: Incident) -> str:
     """Enough of the id to name it to ``graynode explain``."""
-    return _clean(incident.get("incident_id"))[:8]
+    return clean(incident.get("incident_id"))[:8]
 
 
 def as_json(incident: Incident, history: Sequence[Incident] = ()) -> str:
@@ -77,74 +80,62 @@ def plain(incident: Incident) -> dict[str, Any]:
     return told
 
 
-def _head(told: Incident, now: datetime | None) -> RenderableType:
-    severity = str(told.get("severity") or "?")
-    title = Text(f"{severity.upper()}  ", style=STYLES.get(severity, ""))
-    title.append(_clean(told.get("title")), style="bold")
-    rows = Table.grid(padding=(0, 2))
-    rows.add_column(style="dim", no_wrap=True)
-    rows.add_column(overflow="fold")
-    for name, value in _facts(told, now):
-        rows.add_row(name, Text(value))
-    return Group(title, Text(), rows)
-
-
 def _facts(told: Incident, now: datetime | None) -> Iterable[tuple[str, str]]:
     since = told.get("since")
     age = f" ({_age(now - since)} ago)" if now is not None and since is not None else ""
-    yield "node", f"{_clean(told.get('node')) or '?'} (machine {_clean(told.get('node_id')) or '?'})"
+    yield "node", f"{clean(told.get('node')) or '?'} (machine {clean(told.get('node_id')) or '?'})"
     if told.get("pci_bus_id") or told.get("gpu_uuid"):
-        yield "GPU", " ".join(_clean(told[k]) for k in ("pci_bus_id", "gpu_uuid") if told.get(k))
+        yield "GPU", " ".join(clean(told[k]) for k in ("pci_bus_id", "gpu_uuid") if told.get(k))
     if told.get("link"):
-        yield "link", _clean(told["link"])
-    yield "since", f"{_time(since)}{age}"
+        yield "link", clean(told["link"])
+    yield "since", f"{time(since)}{age}"
     yield "state", f"{told.get('state')}, revision {told.get('revision')}, {told.get('count')} findings or events"
-    yield "owner", _clean(told.get("owner")).replace("_", " ") or "?"
+    yield "owner", clean(told.get("owner")).replace("_", " ") or "?"
     if told.get("job_id"):
-        yield "job", _clean(told["job_id"])
+        yield "job", clean(told["job_id"])
     if told.get("due_ts"):
-        yield "due", _time(told["due_ts"])
+        yield "due", time(told["due_ts"])
     if told.get("wait_basis"):
         yield "waiting", _waiting(told)
     if told.get("grouped_under"):
-        yield "part of", _clean(told["grouped_under"])
-    yield "incident", _clean(told.get("incident_id"))
+        yield "part of", clean(told["grouped_under"])
+    yield "incident", clean(told.get("incident_id"))
 
 
 def _waiting(told: Incident) -> str:
     """What a day of waiting is expected to cost, and on what that rests."""
     hours, money = told.get("wait_gpu_h_per_day"), told.get("wait_cost_per_day")
     if hours is None:
-        return f"cost unknown: {_clean(told['wait_basis'])}"
-    cost = f" ({float(money):,.0f} {_clean(told.get('currency'))})".replace(" )", ")") if money is not None else ""
-    return f"about {float(hours):.3g} GPU-hours a day{cost}: {_clean(told['wait_basis'])}"
+        return f"cost unknown: {clean(told['wait_basis'])}"
+    cost = f" ({float(money):,.0f} {clean(told.get('currency'))})".replace(" )", ")") if money is not None else ""
+    return f"about {float(hours):.3g} GPU-hours a day{cost}: {clean(told['wait_basis'])}"
 
 
 def _entry(entry: Incident) -> RenderableType:
-    lines = [Text(_clean(entry.get("message")) or _clean(entry.get("signal")))]
+    lines = [Text(clean(entry.get("message")) or clean(entry.get("signal")))]
     against = _against(entry)
     if against:
         lines.append(Text(against, style="cyan"))
-    where = _clean(entry.get("link") or entry.get("pci_bus_id") or entry.get("gpu_uuid"))
-    times = f"{_time(_moment(entry.get('since')))} to {_time(_moment(entry.get('last')))}"
+    where = clean(entry.get("link") or entry.get("pci_bus_id") or entry.get("gpu_uuid"))
+    times = f"{time(_moment(entry.get('since')))} to {time(_moment(entry.get('last')))}"
     count = int(entry.get("count") or 1)
-    seen = f"{times}, {count} times" if count > 1 else _time(_moment(entry.get("since")))
+    seen = f"{times}, {count} times" if count > 1 else time(_moment(entry.get("since")))
     if entry.get("ts_quality"):
-        seen += f" (time {_clean(entry['ts_quality'])})"
-    by = f"{_clean(entry.get('detector')) or '?'}/{_clean(entry.get('signal')) or '?'}"
+        seen += f" (time {clean(entry['ts_quality'])})"
+    by = f"{clean(entry.get('detector')) or '?'}/{clean(entry.get('signal')) or '?'}"
     lines.append(Text("  ".join(x for x in (where, seen, f"by {by}") if x), style="dim"))
     if entry.get("picture"):
-        lines.append(Text(f"{_clean(entry['picture'])}  as it was measured, lowest to highest", style="cyan"))
+        lines.append(Text(f"{clean(entry['picture'])}  as it was measured, lowest to highest", style="cyan"))
     if entry.get("raw"):
-        lines.append(Text(_clean(entry["raw"]), style="dim italic"))
+        lines.append(Text(clean(entry["raw"]), style="dim italic"))
     if entry.get("nodes"):
-        lines.append(Text("nodes: " + ", ".join(_clean(n) for n in entry["nodes"]), style="dim"))
+        lines.append(Text("nodes: " + ", ".join(clean(n) for n in entry["nodes"]), style="dim"))
     return Group(*lines)
 
 
 def _against(entry: Incident) -> str:
     """The value, the entity's own normal, and the peers'; empty where there is nothing to compare with."""
-    unit = _clean(entry.get("unit"))
+    unit = clean(entry.get("unit"))
     parts = []
     if entry.get("baseline") is not None:
         parts.append(f"own normal {_number(entry['baseline'])}")
@@ -163,11 +154,11 @@ def _against(entry: Incident) -> str:
 
 
 def _what_to_do(told: Incident) -> RenderableType:
-    lines = [Text(_clean(told.get("action")) or "nothing is known", style="bold")]
+    lines = [Text(clean(told.get("action")) or "nothing is known", style="bold")]
     if told.get("next_step"):
-        lines.append(Text(f"Then: {_clean(told['next_step'])}"))
+        lines.append(Text(f"Then: {clean(told['next_step'])}"))
     if told.get("action_source"):
-        lines.append(Text(f"According to: {_clean(told['action_source'])}", style="dim"))
+        lines.append(Text(f"According to: {clean(told['action_source'])}", style="dim"))
     return Group(*lines)
 
 
@@ -176,7 +167,7 @@ def _dissent(entries: Iterable[Incident]) -> str:
     for entry in entries:
         signal = str(entry.get("signal") or "").replace("xid_", "Xid ")
         for who, what in (entry.get("disagree") or {}).items():
-            said.setdefault(f"{_clean(signal)}: {_clean(who)}", _clean(what))
+            said.setdefault(f"{clean(signal)}: {clean(who)}", clean(what))
     return "\n".join(f"{who}: {what}" for who, what in said.items())
 
 
@@ -185,33 +176,20 @@ def _story(told: Incident, history: Sequence[Incident]) -> RenderableType:
     lines = []
     for number, revision in sorted(revisions.items()):
         what = f"{revision.get('state')}, {revision.get('severity')}, {revision.get('count')} findings or events"
-        lines.append(Text(f"{_time(revision.get('updated_ts') or revision.get('ts'))}  revision {number}: {what}"))
+        lines.append(Text(f"{time(revision.get('updated_ts') or revision.get('ts'))}  revision {number}: {what}"))
     return Group(*lines)
 
 
 def _sources(told: Incident) -> RenderableType:
-    node, since = _clean(told.get("node_id")).replace("'", "''"), told.get("since")
+    node, since = clean(told.get("node_id")).replace("'", "''"), told.get("since")
     start = f"'{since:%Y-%m-%d %H:%M}'" if since is not None else "now() - INTERVAL 1 DAY"
-    # a line for a person to copy, not a statement that is run here
+    # for a person to copy, not a statement that is run here
     sql = f"graynode sql -c \"SELECT * FROM event({start}, now()) WHERE node_id = '{node}' ORDER BY ts\""  # noqa: S608
-    return Group(_label("Look yourself"), Padding(Text(sql), (0, 0, 0, 2)))
-
-
-def _label(text: str) -> Text:
-    return Text(text, style="bold underline")
-
-
-def _clean(value: Any) -> str:  # noqa: ANN401 (JSON)
-    """A machine's text without what would move a terminal's cursor."""
-    return "".join(c if c.isprintable() else " " for c in str(value)) if value is not None else ""
+    return look_yourself(sql)
 
 
 def _number(value: Any) -> str:  # noqa: ANN401 (JSON)
     return f"{float(value):.6g}"
-
-
-def _time(value: datetime | None) -> str:
-    return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if value is not None else "unknown"
 
 
 def _age(span: Any) -> str:  # noqa: ANN401 (a timedelta)
@@ -224,10 +202,7 @@ def _age(span: Any) -> str:  # noqa: ANN401 (a timedelta)
 
 
 def _array(text: str) -> list[Any]:
-    try:
-        parsed = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
-        return []
+    parsed = from_json(text)
     return parsed if isinstance(parsed, list) else []
 
 

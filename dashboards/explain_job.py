@@ -16,6 +16,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from graynode.dashboards.pieces import clean, from_json, head, label, look_yourself, time
+
 Row = Mapping[str, Any]
 
 _STYLES: Final = {
@@ -48,19 +50,24 @@ def explain_job(
     its machines by id.
     """
     row = plain(told)
-    parts: list[RenderableType] = [_head(row, attempts), Text(), _label("What was seen, in order of time")]
+    verdict = str(row.get("verdict") or "unknown")
+    parts: list[RenderableType] = [
+        head(verdict, _STYLES.get(verdict, ""), clean(row.get("message")), _facts(row, attempts)),
+        Text(),
+        label("What was seen, in order of time"),
+    ]
     parts += [Padding(_evidence(row), (0, 0, 1, 2))]
-    parts += [_label("What to do"), Padding(Text(_clean(row.get("action")), style="bold"), (0, 0, 1, 2))]
+    parts += [label("What to do"), Padding(Text(clean(row.get("action")), style="bold"), (0, 0, 1, 2))]
     for title, lines in (
         ("What weighs on this", row["notes"]),
         ("Machines in doubt", _in_doubt(row, names or {})),
         ("Elsewhere", _elsewhere(row["elsewhere"])),
-        ("Its speed", [_clean(s.get("message")) for s in slow]),
+        ("Its speed", [clean(s.get("message")) for s in slow]),
         ("What could not be asked", row["missing"]),
         ("Said at the time", _said_then(then)),
     ):
         if lines:
-            parts += [_label(title), Padding(_list(lines), (0, 0, 1, 2))]
+            parts += [label(title), Padding(_list(lines), (0, 0, 1, 2))]
     return Group(*parts, _sources(row))
 
 
@@ -75,7 +82,7 @@ def plain(row: Row) -> dict[str, Any]:
     told = {k: v for k, v in row.items() if k != "date"}
     for name in _JSON:
         value = told.get(name)
-        told[name] = _read(value) if isinstance(value, str) else value
+        told[name] = from_json(value) if isinstance(value, str) else value
         if told[name] is None:
             told[name] = {} if name == "elsewhere" else []
     for name in _TIMES:
@@ -84,37 +91,25 @@ def plain(row: Row) -> dict[str, Any]:
     return told
 
 
-def _head(row: Row, attempts: int) -> RenderableType:
-    verdict = str(row.get("verdict") or "unknown")
-    title = Text(f"{verdict.upper()}  ", style=_STYLES.get(verdict, ""))
-    title.append(_clean(row.get("message")), style="bold")
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(style="dim", no_wrap=True)
-    facts.add_column(overflow="fold")
-    for name, value in _facts(row, attempts):
-        facts.add_row(name, Text(value))
-    return Group(title, Text(), facts)
-
-
 def _facts(row: Row, attempts: int) -> Iterable[tuple[str, str]]:
     who = ", ".join(
-        f"{word} {_clean(row[key])}"
+        f"{word} {clean(row[key])}"
         for word, key in (("user", "user"), ("account", "account"), ("partition", "partition"), ("work", "work"))
         if row.get(key)
     )
-    alias = f" ({_clean(row['job_alias'])})" if row.get("job_alias") else ""
+    alias = f" ({clean(row['job_alias'])})" if row.get("job_alias") else ""
     attempt = f", attempt {int(row.get('attempt') or 0) + 1} of {attempts}" if attempts > 1 else ""
-    yield "job", f"{_clean(row.get('job_id'))}{alias}{attempt} of cluster {_clean(row.get('cluster'))}"
+    yield "job", f"{clean(row.get('job_id'))}{alias}{attempt} of cluster {clean(row.get('cluster'))}"
     if who:
         yield "of", who
-    state = _clean(row.get("job_state")) or "not told"
-    yield "ran", f"{_time(row.get('start_ts'))} to {_time(row.get('end_ts'), 'now')}, {row.get('nodes')} machines"
+    state = clean(row.get("job_state")) or "not told"
+    yield "ran", f"{time(row.get('start_ts'))} to {time(row.get('end_ts'), 'now')}, {row.get('nodes')} machines"
     yield "state", f"{state}{' and standing still' if row.get('phase') == 'hung' else ''}"
-    why = f"{_clean(row.get('kind')).replace('_', ' ')} ({_clean(row.get('detail')).replace('_', ' ')})"
+    why = f"{clean(row.get('kind')).replace('_', ' ')} ({clean(row.get('detail')).replace('_', ' ')})"
     yield "kind", why
-    yield "confidence", _clean(row.get("confidence")) or "none: this is no verdict on code or machine"
-    yield "evidence", f"from {_time(row.get('window_since'))} to {_time(row.get('window_until'))}"
-    yield "owner", _clean(row.get("owner")).replace("_", " ") or "?"
+    yield "confidence", clean(row.get("confidence")) or "none: this is no verdict on code or machine"
+    yield "evidence", f"from {time(row.get('window_since'))} to {time(row.get('window_until'))}"
+    yield "owner", clean(row.get("owner")).replace("_", " ") or "?"
 
 
 def _evidence(row: Row) -> RenderableType:
@@ -145,14 +140,14 @@ def _nearest(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _entry(entry: Row) -> RenderableType:
     where = " ".join(
-        _clean(x)
+        clean(x)
         for x in (entry.get("node"), entry.get("link") or entry.get("pci_bus_id") or entry.get("gpu_uuid"))
         if x
     )
     count = int(entry.get("count") or 1)
     times = f" ({count} times)" if count > 1 else ""
-    lines = [Text(f"{f'{where}: ' if where else ''}{_clean(entry.get('message'))}{times}")]
-    remark = [f"by {_clean(entry.get('source'))}"]
+    lines = [Text(f"{f'{where}: ' if where else ''}{clean(entry.get('message'))}{times}")]
+    remark = [f"by {clean(entry.get('source'))}"]
     ahead = entry.get("clock_ahead_s")
     if isinstance(ahead, int | float) and abs(ahead) >= 1:
         way = "ahead" if ahead > 0 else "behind"
@@ -160,14 +155,14 @@ def _entry(entry: Row) -> RenderableType:
     if entry.get("may_be_earlier_s"):
         remark.append(f"written up to {float(entry['may_be_earlier_s']):.0f} s earlier")
     lines.append(Text("; ".join(remark), style="dim"))
-    raw = _clean(entry.get("raw"))
-    if raw and raw not in _clean(entry.get("message")) and not raw.startswith(_clean(entry.get("message"))):
+    raw = clean(entry.get("raw"))
+    if raw and raw not in clean(entry.get("message")) and not raw.startswith(clean(entry.get("message"))):
         lines.append(Text(raw[:400], style="dim italic"))
     return Group(*lines)
 
 
 def _in_doubt(row: Row, names: Mapping[str, str | None]) -> list[str]:
-    suspects = [_clean(names.get(s) or s) for s in map(str, row["suspects"])]
+    suspects = [clean(names.get(s) or s) for s in map(str, row["suspects"])]
     if not suspects:
         return []
     more = f" and {len(suspects) - 8} more" if len(suspects) > 8 else ""
@@ -179,43 +174,30 @@ def _elsewhere(known: Row) -> list[str]:
     for name, words in _ELSEWHERE.items():
         value = known.get(name)
         if isinstance(value, dict):
-            value = ", ".join(f"{n} on {_clean(node)}" for node, n in value.items())
+            value = ", ".join(f"{n} on {clean(node)}" for node, n in value.items())
         elif isinstance(value, list):
-            value = ", ".join(map(_clean, value))
+            value = ", ".join(map(clean, value))
         if value:
-            lines.append(words.format(_clean(value)))
+            lines.append(words.format(clean(value)))
     return lines
 
 
 def _said_then(then: Row | None) -> list[str]:
     if then is None:
         return []
-    sure = f", {_clean(then.get('confidence'))}" if then.get("confidence") else ""
-    return [f"{_time(then.get('ts'))}: {_clean(then.get('verdict'))} ({_clean(then.get('kind'))}{sure})"]
+    sure = f", {clean(then.get('confidence'))}" if then.get("confidence") else ""
+    return [f"{time(then.get('ts'))}: {clean(then.get('verdict'))} ({clean(then.get('kind'))}{sure})"]
 
 
 def _list(lines: Iterable[Any]) -> RenderableType:
-    return Group(*(Text(f"- {_clean(line)}") for line in lines))
+    return Group(*(Text(f"- {clean(line)}") for line in lines))
 
 
 def _sources(row: Row) -> RenderableType:
     since, until = (f"'{row[k]:%Y-%m-%d %H:%M}'" if row.get(k) else "now()" for k in ("window_since", "window_until"))
-    # a line for a person to copy, not a statement that is run here
+    # for a person to copy, not a statement that is run here
     sql = f'graynode sql -c "SELECT ts, node, kind, code, message FROM event({since}, {until}) ORDER BY ts"'  # noqa: S608
-    return Group(_label("Look yourself"), Padding(Text(sql), (0, 0, 0, 2)))
-
-
-def _label(text: str) -> Text:
-    return Text(text, style="bold underline")
-
-
-def _clean(value: Any) -> str:  # noqa: ANN401 (JSON)
-    """A machine's text without what would move a terminal's cursor."""
-    return "".join(c if c.isprintable() else " " for c in str(value)) if value is not None else ""
-
-
-def _time(value: Any, absent: str = "unknown") -> str:  # noqa: ANN401 (JSON)
-    return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if isinstance(value, datetime) else absent
+    return look_yourself(sql)
 
 
 def _clock(text: Any) -> str:  # noqa: ANN401 (JSON)
@@ -223,10 +205,3 @@ def _clock(text: Any) -> str:  # noqa: ANN401 (JSON)
         return f"{datetime.fromisoformat(str(text)).astimezone(UTC):%H:%M:%S}"
     except ValueError:
         return "?"
-
-
-def _read(text: str) -> Any:  # noqa: ANN401 (JSON)
-    try:
-        return msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
-        return None

@@ -18,6 +18,7 @@ DETECTORS: Final = (
     "graynode.detectors.blind:Blind",
     "graynode.detectors.forest:Forest",
     "graynode.detectors.hosts:Hosts",
+    "graynode.detectors.stragglers:Stragglers",
 )
 """Dotted module and class of every detector; the module's last name is the detector's own."""
 _PLACES: Final = {place.partition(":")[0].rpartition(".")[2]: place for place in DETECTORS}

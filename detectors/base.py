@@ -26,7 +26,8 @@ class Round:
     ``start`` is the window's start, ``window_s`` its length. ``gpu``, ``link`` and ``host`` are window rows
     (``gpu_30s`` or ``gpu_1h`` and so on) of this window. ``events`` and ``probes`` are those seen since the
     round before. ``inventory`` and ``quality`` are the rows valid now. ``jobs`` says of each job (``job_id``) its kind
-    of ``work``, where known. ``repairs`` are the logged repairs of the last weeks.
+    of ``work``, where known. ``repairs`` are the logged repairs of the last weeks. ``steps`` are the training steps of
+    this window that tell busy seconds.
     """
 
     start: datetime
@@ -40,6 +41,7 @@ class Round:
     quality: pl.DataFrame
     jobs: pl.DataFrame = field(default_factory=pl.DataFrame)
     repairs: pl.DataFrame = field(default_factory=pl.DataFrame)
+    steps: pl.DataFrame = field(default_factory=pl.DataFrame)
 
 
 State = Mapping[str, pl.DataFrame]

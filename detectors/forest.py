@@ -18,10 +18,11 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import polars as pl
 
-from graynode.detectors import capability, conformal, findings, footing, memory, residual
+from graynode.detectors import capability, conformal, findings, footing, memory, oddity, residual
 from graynode.detectors.base import Round, Scored, State
 from graynode.detectors.findings import Candidate
-from graynode.detectors.frames import Bools, Floats, View, codes, epoch_s, gpus, keys_by_work, moment
+from graynode.detectors.frames import Bools, Floats, View, codes, epoch_s, gpus, keys_by_work
+from graynode.detectors.oddity import Fitted
 from graynode.detectors.residual import Peers
 from graynode.detectors.thresholds import Thresholds, shipped
 
@@ -44,7 +45,6 @@ _MEMORY: Final = 288.0
 _COLUMNS: Final = ("sum", "since", "job", "scorings", *_FEATURES, *footing.COLUMNS)
 _SYNCHRONOUS: Final = ("training", "fine_tuning")
 _SEED: Final = 20_261
-_MOST: Final = 3.0
 
 
 class Forest:
@@ -71,7 +71,8 @@ class Forest:
         judged = ~np.all(np.isnan(features), axis=1) & (remembered["scorings"] >= _SETTLED)
         p = _p_values(state.get("history"), features, judged)
         limit = self._thresholds.value(self.name, "odd", round_.window_s)
-        found = _accumulate(view, remembered, p, limit)
+        odd = oddity.accumulate(view, remembered, p, limit)
+        found = [_candidate(view, int(i), remembered, p, limit) for i in odd]
         day, healthy = np.floor(now_s / 86_400.0), ~(remembered["sum"] >= limit / 2)
         history = _learn(state.get("history"), view, features, judged & healthy, day)
         _settle(remembered, excess, healthy)
@@ -115,32 +116,11 @@ def _settle(remembered: memory.Arrays, excess: Floats, healthy: Bools) -> None:
     remembered["scorings"] = now
 
 
-def _accumulate(view: View, remembered: memory.Arrays, p: Floats, limit: float) -> list[Candidate]:
-    odd = np.clip(-np.log10(np.where(np.isnan(p), 1.0, p)), 0.0, _MOST) - 1.0
-    before = np.nan_to_num(remembered["sum"])
-    after = np.where(np.isnan(p), before, np.maximum(0.0, before + odd))
-    since = np.where(after > 0, np.where(np.isnan(remembered["since"]), view.t_s, remembered["since"]), np.nan)
-    remembered.update(sum=after, since=since)
-    return [_candidate(view, int(i), after[i], p[i], limit, since[i]) for i in np.flatnonzero(after >= limit / 2)]
-
-
-def _candidate(view: View, i: int, score: float, p: float, limit: float, since: float) -> Candidate:
-    return {
-        **view.identity(i),
-        "subject": "gpu",
-        "cause": "unusual",
-        "signal": "odd",
-        "value": p,
-        "unit": "p-value",
-        "p_value": p,
-        "score": score,
-        "threshold": limit,
-        "since": moment(float(since)),
-        "severity": "digest",
-        "message": f"{view.gpu_name(i)} behaves unlike its peers in a way no rule names",
-        "action": "Look at its clocks, power and heat beside its neighbours'",
-        "evidence": {"pci_bus_id": view.text("pci_bus_id_last")[i]},
-    }
+def _candidate(view: View, i: int, held: memory.Arrays, p: Floats, limit: float) -> Candidate:
+    message = f"{view.gpu_name(i)} behaves unlike its peers in a way no rule names"
+    action = "Look at its clocks, power and heat beside its neighbours'"
+    evidence = {"pci_bus_id": view.text("pci_bus_id_last")[i]}
+    return oddity.candidate(view, i, held, p, limit, subject="gpu", message=message, action=action, evidence=evidence)
 
 
 def _learn(history: pl.DataFrame | None, view: View, features: Floats, healthy: Bools, day: float) -> pl.DataFrame:
@@ -165,29 +145,15 @@ def _p_values(history: pl.DataFrame | None, features: Floats, judged: Bools) -> 
     p = np.full(len(features), np.nan)
     if history is None or history.height < 2 * _LEAST or not judged.any():
         return p
-    model, medians, calibration = _fit(_Frame(history))
+    model, medians, calibration = _fit(Fitted(history, _FEATURES))
     if model is None:
         return p
     p[judged] = conformal.p_values(calibration, _odd(model, features[judged], medians))
     return p
 
 
-class _Frame:
-    """A frame as a key of the cache of fitted forests: equal rows, equal forest."""
-
-    def __init__(self, frame: pl.DataFrame) -> None:
-        self.frame = frame
-        self._hash = hash(frame.select(_FEATURES).to_numpy().tobytes())
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Frame) and (self.frame is other.frame or self.frame.equals(other.frame))
-
-
 @functools.lru_cache(maxsize=2)
-def _fit(history: _Frame) -> tuple[Any, Floats, Floats]:
+def _fit(history: Fitted) -> tuple[Any, Floats, Floats]:
     """Forest, feature medians and the calibration scores; the forest is ``None`` where a half is too small."""
     from sklearn.ensemble import IsolationForest  # a second and 130 MiB: only where there is something to fit
 

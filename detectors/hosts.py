@@ -14,10 +14,11 @@ from typing import ClassVar, Final
 import numpy as np
 import polars as pl
 
-from graynode.detectors import conformal, findings, host_modes, memory
+from graynode.detectors import conformal, findings, host_modes, memory, oddity
 from graynode.detectors.base import Round, Scored, State
 from graynode.detectors.findings import Candidate
-from graynode.detectors.frames import Bools, Floats, View, codes, epoch_s, hosts, moment
+from graynode.detectors.frames import Bools, Floats, View, codes, epoch_s, hosts
+from graynode.detectors.oddity import Fitted
 from graynode.detectors.thresholds import Thresholds, shipped
 
 EVERY: Final = 10
@@ -41,7 +42,6 @@ _SETTLED: Final = 12
 _MEMORY: Final = 288.0
 """Scorings (an hour) before a host's own mean is trusted, and that it remembers (a day)."""
 _SEED: Final = 20_262
-_MOST: Final = 3.0
 
 
 class Hosts:
@@ -87,7 +87,8 @@ class Hosts:
         judged = np.isfinite(excess).any(axis=1) & (held["scorings"] >= _SETTLED)
         p = _p_values(state.get("history"), excess, judged)
         limit = self._thresholds.value(self.name, "odd", round_.window_s)
-        found = _accumulate(view, held, p, limit)
+        odd = oddity.accumulate(view, held, p, limit)
+        found = [_candidate(view, int(i), held, p, limit) for i in odd]
         healthy = ~(held["sum"] >= limit / 2)
         history = _learn(state.get("history"), view, excess, np.asarray(judged & healthy, dtype=np.bool_))
         _settle(held, x, healthy)
@@ -103,32 +104,12 @@ def _features(view: View, window_s: int) -> Floats:
     return np.column_stack(columns)
 
 
-def _accumulate(view: View, held: memory.Arrays, p: Floats, limit: float) -> list[Candidate]:
-    odd = np.clip(-np.log10(np.where(np.isnan(p), 1.0, p)), 0.0, _MOST) - 1.0
-    before = np.nan_to_num(held["sum"])
-    after = np.where(np.isnan(p), before, np.maximum(0.0, before + odd))
-    since = np.where(after > 0, np.where(np.isnan(held["since"]), view.t_s, held["since"]), np.nan)
-    held.update(sum=after, since=since)
-    return [_candidate(view, int(i), after[i], p[i], limit, since[i]) for i in np.flatnonzero(after >= limit / 2)]
-
-
-def _candidate(view: View, i: int, score: float, p: float, limit: float, since: float) -> Candidate:
-    return {
-        **view.identity(i),
-        "subject": "node",
-        "cause": "unusual",
-        "signal": "odd",
-        "value": p,
-        "unit": "p-value",
-        "p_value": p,
-        "score": score,
-        "threshold": limit,
-        "since": moment(float(since)),
-        "severity": "digest",
-        "message": f"{view.text('node')[i] or view.text('node_id')[i]}: CPU, memory, disk and load as on no other host",
-        "action": "Look at what runs there beside the job, and at its disks",
-        "evidence": {f.removesuffix("_mean"): float(view.x[f][i]) for f in _FEATURES if np.isfinite(view.x[f][i])},
-    }
+def _candidate(view: View, i: int, held: memory.Arrays, p: Floats, limit: float) -> Candidate:
+    name = view.text("node")[i] or view.text("node_id")[i]
+    message = f"{name}: CPU, memory, disk and load as on no other host"
+    action = "Look at what runs there beside the job, and at its disks"
+    evidence = {f.removesuffix("_mean"): float(view.x[f][i]) for f in _FEATURES if np.isfinite(view.x[f][i])}
+    return oddity.candidate(view, i, held, p, limit, subject="node", message=message, action=action, evidence=evidence)
 
 
 def _settle(held: memory.Arrays, x: Floats, healthy: Bools) -> None:
@@ -167,28 +148,14 @@ def _p_values(history: pl.DataFrame | None, excess: Floats, judged: Bools) -> Fl
         return p
     if history.get_column("key").n_unique() < _LEAST_HOSTS:
         return p
-    modes, calibration = _fit(_Frame(history))
+    modes, calibration = _fit(Fitted(history, _FEATURES))
     if modes is not None:
         p[judged] = conformal.p_values(calibration, modes.score(excess[judged]))
     return p
 
 
-class _Frame:
-    """A frame as a key of the cache of fitted modes: equal rows, equal modes."""
-
-    def __init__(self, frame: pl.DataFrame) -> None:
-        self.frame = frame
-        self._hash = hash(frame.select(_FEATURES).to_numpy().tobytes())
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Frame) and (self.frame is other.frame or self.frame.equals(other.frame))
-
-
 @functools.lru_cache(maxsize=2)
-def _fit(history: _Frame) -> tuple[host_modes.Modes | None, Floats]:
+def _fit(history: Fitted) -> tuple[host_modes.Modes | None, Floats]:
     """Modes of one half of the host-slots, and the scores of the other; none where a half is too small."""
     rows = history.frame.select(_FEATURES).to_numpy().astype(np.float64)
     half = codes(history.frame.get_column("key"), history.frame.get_column("slot")) % 2 == 0

@@ -10,9 +10,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 import duckdb
+import polars as pl
 import pyarrow as pa
 
 from graynode.pipeline import identity_views, job_views, quality_views
@@ -58,6 +59,11 @@ _ALLOWED: Final = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
 
 class QueryError(Exception):
     """The question cannot be answered; the text is for the person who asked."""
+
+
+def quoted(text: str) -> str:
+    """A text as SQL writes it."""
+    return "'" + text.replace("'", "''") + "'"
 
 
 class Files(Protocol):
@@ -130,6 +136,11 @@ class Queries:
         except duckdb.Error as error:
             raise QueryError(str(error)) from error
 
+    def frame(self, sql: str) -> pl.DataFrame:
+        """The answer as a frame, its times in microseconds and UTC as in the lake."""
+        frame = cast(pl.DataFrame, pl.from_arrow(self.arrow(sql)))
+        return frame.with_columns(pl.col(pl.Datetime).dt.convert_time_zone("UTC").dt.cast_time_unit("us"))
+
     def names(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Views and their columns, for completion and for help."""
         for table in TABLES.values():
@@ -177,6 +188,6 @@ def _source(table: Table, files: list[str]) -> str:
     empty = f"SELECT NULL::DATE AS date, {columns} WHERE false"
     if not files:
         return empty
-    listed = ", ".join("'" + path.replace("'", "''") + "'" for path in files)
+    listed = ", ".join(map(quoted, files))
     read = f"read_parquet([{listed}], hive_partitioning = true, hive_types = {{'date': DATE}}, union_by_name = true)"
     return f"({empty}) UNION ALL BY NAME (FROM {read})"

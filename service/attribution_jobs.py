@@ -9,12 +9,11 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 import polars as pl
-from polars import selectors
 
 from graynode.detectors.attribution_hang import Standing, standing
 from graynode.detectors.attribution_job import Placement, placements
 from graynode.pipeline.lake import Lake, LakeError
-from graynode.pipeline.queries import Queries
+from graynode.pipeline.queries import Queries, quoted
 
 USUAL: Final = timedelta(minutes=50)
 """Windows before now that say what a job usually draws."""
@@ -74,7 +73,9 @@ class Jobs:
         rows = self.lake.read("job", since, None)
         rows = rows.filter(pl.col("cluster") == cluster, pl.col("job_id") == job_id)
         if rows.get_column("node_id").str.contains(_BY_NAME).any():
-            rows = self._ask(f"FROM job_placements WHERE job_id = {_quoted(job_id)} AND cluster = {_quoted(cluster)}")
+            rows = self._open().frame(
+                f"FROM job_placements WHERE job_id = {quoted(job_id)} AND cluster = {quoted(cluster)}"
+            )
         return placements(rows) if rows.height else []
 
     def ended(self, cluster: str, since: datetime, until: datetime) -> dict[str, datetime]:
@@ -134,20 +135,10 @@ class Jobs:
     def _of(self, table: str, cluster: str, since: datetime, until: datetime, columns: Sequence[str]) -> pl.DataFrame:
         return self.lake.read(table, since, until, columns).filter(pl.col("cluster") == cluster)
 
-    def _ask(self, sql: str) -> pl.DataFrame:
-        frame = pl.from_arrow(self._open().arrow(sql))
-        assert isinstance(frame, pl.DataFrame)  # noqa: S101 (a table gives a frame; narrows the type)
-        return frame.with_columns(selectors.datetime().dt.convert_time_zone("UTC"))  # DuckDB calls it Etc/UTC
-
     def _open(self) -> Queries:
         if self._queries is None:
             self._queries = Queries(self.lake, memory_limit="1GB", threads=1)
         return self._queries
-
-
-def _quoted(text: str) -> str:
-    """A text as SQL writes it."""
-    return "'" + text.replace("'", "''") + "'"
 
 
 def _by(rows: pl.DataFrame, column: str) -> dict[str, pl.DataFrame]:

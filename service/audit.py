@@ -18,9 +18,11 @@ import polars as pl
 from graynode.benchmarks.detection.intervals import clopper_pearson
 from graynode.collectors.base import utc_now
 from graynode.pipeline.lake import LakeError, LakeTooNew
+from graynode.pipeline.queries import quoted
 from graynode.service.config import Config, ConfigError
 from graynode.service.labels import checked_period
-from graynode.service.people import ask, instant
+from graynode.service.people import ask
+from graynode.service.times import past
 from graynode.service.wiring import make_lake
 
 _TOLD: Final = ("page", "ticket")
@@ -101,17 +103,17 @@ def unalarmed(config: Config, since: datetime, until: datetime) -> tuple[dict[st
         row["node_id"]
         for row in ask(
             config,
-            f"SELECT DISTINCT node_id FROM incident WHERE cluster = {_q(config.cluster)} AND severity IN {_TOLD} "  # noqa: S608
-            f"AND ts < {_q(until.isoformat())} AND (ts >= {_q(since.isoformat())} OR incident_id IN "
-            f"(SELECT incident_id FROM incident_now WHERE coalesce(resolved_ts, {_q(until.isoformat())}) >= "
-            f"{_q(since.isoformat())} AND opened_ts < {_q(until.isoformat())}))",
+            f"SELECT DISTINCT node_id FROM incident WHERE cluster = {quoted(config.cluster)} AND severity IN {_TOLD} "  # noqa: S608
+            f"AND ts < {quoted(until.isoformat())} AND (ts >= {quoted(since.isoformat())} OR incident_id IN "
+            f"(SELECT incident_id FROM incident_now WHERE coalesce(resolved_ts, {quoted(until.isoformat())}) >= "
+            f"{quoted(since.isoformat())} AND opened_ts < {quoted(until.isoformat())}))",
         )
     }
     return {i: node for i, node in seen.items() if i not in told}, len(told & seen.keys())
 
 
 def _verdicts(config: Config, period: str) -> dict[str, str]:
-    where = f"cluster = {_q(config.cluster)} AND period = {_q(period)}"
+    where = f"cluster = {quoted(config.cluster)} AND period = {quoted(period)}"
     rows = ask(config, f"SELECT node_id, verdict FROM label_now WHERE {where}")  # noqa: S608 (quoted)
     return {row["node_id"]: row["verdict"] for row in rows}
 
@@ -122,7 +124,8 @@ def _worth_a_look(config: Config, since: datetime, until: datetime) -> dict[str,
         config,
         "SELECT node_id, arg_max(detector || '.' || signal, maximum / threshold) AS signal, "  # noqa: S608 (quoted)
         "max(maximum / threshold) AS part FROM node_day WHERE detector <> '*' AND threshold > 0 "
-        f"AND cluster = {_q(config.cluster)} AND ts >= {_q(since.isoformat())} AND ts < {_q(until.isoformat())} "
+        f"AND cluster = {quoted(config.cluster)} "
+        f"AND ts >= {quoted(since.isoformat())} AND ts < {quoted(until.isoformat())} "
         "GROUP BY node_id",
     )
     return {row["node_id"]: f"{row['signal']} came to {row['part']:.0%} of its threshold" for row in rows}
@@ -149,7 +152,7 @@ def start_of(week: str) -> datetime:
 
 def summary_asked(config: Config, since: str = "", *, as_json: bool = False) -> int:
     """The same as the command line gives it."""
-    return summary(config, instant("--since", since) if since else None, as_json=as_json)
+    return summary(config, past("--since", since) if since else None, as_json=as_json)
 
 
 def summary(config: Config, since: datetime | None = None, *, as_json: bool = False) -> int:
@@ -180,12 +183,12 @@ def summary(config: Config, since: datetime | None = None, *, as_json: bool = Fa
 
 def measured(config: Config, since: datetime | None = None) -> dict[str, Any]:
     """What ``summary`` says, as figures."""
-    when = f"AND opened_ts >= {_q(since.isoformat())}" if since else ""
+    when = f"AND opened_ts >= {quoted(since.isoformat())}" if since else ""
     told = ask(
         config,
         "SELECT cause, coalesce(verdict, 'none') AS verdict, count(*) AS n FROM "  # noqa: S608 (quoted)
         "(SELECT incident_id, arg_max(cause, revision) AS cause, min(opened_ts) AS opened_ts FROM incident "
-        f"WHERE cluster = {_q(config.cluster)} AND severity IN {_TOLD} GROUP BY incident_id) "
+        f"WHERE cluster = {quoted(config.cluster)} AND severity IN {_TOLD} GROUP BY incident_id) "
         "LEFT JOIN (SELECT incident_id, verdict FROM label_now WHERE incident_id IS NOT NULL) USING (incident_id) "
         f"WHERE true {when} GROUP BY ALL ORDER BY cause",
     )
@@ -211,7 +214,7 @@ def _audits(config: Config, since: datetime | None) -> list[dict[str, Any]]:
     rows = ask(
         config,
         "SELECT period AS week, verdict, list(node_id) AS nodes FROM label_now WHERE incident_id IS NULL "  # noqa: S608
-        f"AND cluster = {_q(config.cluster)} AND period LIKE '%-W%' GROUP BY ALL ORDER BY period",
+        f"AND cluster = {quoted(config.cluster)} AND period LIKE '%-W%' GROUP BY ALL ORDER BY period",
     )
     weeks: dict[str, dict[str, Sequence[str]]] = {}
     for row in rows:
@@ -239,7 +242,3 @@ def _expected(row: dict[str, Any]) -> str:
         return ""
     low, high = (round(bound * row["unalarmed"]) for bound in (of.ci_low, of.ci_high))
     return f", so {low} to {high} sick ones among them"
-
-
-def _q(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

@@ -161,7 +161,18 @@ class Detect(Section, frozen=True):
     limit. ``due_…_h``: hours until the owner's next step.
     """
 
-    detectors: tuple[str, ...] = ("rules", "ecc", "links", "pcie", "slow", "thermal", "blind", "forest", "hosts")
+    detectors: tuple[str, ...] = (
+        "rules",
+        "ecc",
+        "links",
+        "pcie",
+        "slow",
+        "thermal",
+        "blind",
+        "forest",
+        "hosts",
+        "stragglers",
+    )
     shadow: bool = True
     shadow_detectors: tuple[str, ...] = ()
     budget_per_node_day: Annotated[float, Meta(gt=0, le=0.1)] = 2e-4

@@ -21,8 +21,8 @@ def run(name: str, data: Path | None, seed: int, json_path: Path | None, *, full
         raise ConfigError(f"no track {name!r}; there are {', '.join(TRACKS)}")
     if data is not None and not data.is_dir():
         raise ConfigError(f"--data {data}: is no folder; name the one that holds the files of track {name}")
-    if json_path is not None and not json_path.parent.is_dir():
-        raise ConfigError(f"--json {json_path}: its folder does not exist")
+    if json_path is not None:
+        _can_be_written(json_path)
     began = time.monotonic()
     try:
         result = track(name)(data, seed, full=full)
@@ -34,6 +34,22 @@ def run(name: str, data: Path | None, seed: int, json_path: Path | None, *, full
         json_path.write_text(as_json(result, {**machine(), "seconds": seconds, "command": shlex.join(words)}), "utf-8")
     _print(result, seconds)
     return 0
+
+
+def _can_be_written(json_path: Path) -> None:
+    """Asked before minutes are spent; an existing file is left as it is until there is a result."""
+    if not json_path.parent.is_dir():
+        raise ConfigError(f"--json {json_path}: its folder does not exist")
+    if json_path.is_dir():
+        raise ConfigError(f"--json {json_path}: is a folder; name a file in it")
+    there = json_path.exists()
+    try:
+        with json_path.open("ab"):
+            pass
+        if not there:
+            json_path.unlink()
+    except OSError as error:
+        raise ConfigError(f"--json {json_path}: cannot be written ({error.strerror}); name another file") from error
 
 
 def _print(result: Result, seconds: float) -> None:

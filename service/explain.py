@@ -114,6 +114,7 @@ def _from_bus(config: Config, notes: list[str]) -> Revisions:
 
 def _not_one(config: Config, asked: str, found: Revisions, notes: list[str]) -> str:
     from graynode.dashboards.explain import one_line
+    from graynode.dashboards.pieces import clean
 
     if found:
         rows = [r[max(r)] for r in found.values()]
@@ -122,6 +123,6 @@ def _not_one(config: Config, asked: str, found: Revisions, notes: list[str]) -> 
         rows = latest(config)
         head = f"graynode explain: no incident begins with {asked[:60]!r}"
         head += "; the latest are:" if rows else ", and there is none at all yet"
-    ids = ["".join(c if c.isprintable() else " " for c in str(row["incident_id"])) for row in rows[:10]]
+    ids = [clean(row["incident_id"]) for row in rows[:10]]
     lines = [head, *(f"  {id_}  {one_line(row)}" for id_, row in zip(ids, rows, strict=False))]
     return "\n".join([*lines, *(f"  ({note})" for note in notes)])

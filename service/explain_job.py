@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
 from graynode.collectors.base import utc_now
+from graynode.dashboards.pieces import clean
 from graynode.pipeline.lake import Lake, LakeError, LakeTooNew
 from graynode.pipeline.queries import QueryError
 from graynode.service.config import Config
@@ -95,7 +96,7 @@ def _chosen(config: Config, asked: str, found: list[tuple[str, str]]) -> tuple[s
     if not ours:
         return None
     lines = [f"graynode explain: {len(ours)} jobs go by {asked!r}; name one of them:"]
-    lines += [f"  {_clean(job)} of cluster {_clean(cluster)}" for cluster, job in ours[:10]]
+    lines += [f"  {clean(job)} of cluster {clean(cluster)}" for cluster, job in ours[:10]]
     return "\n".join([*lines, "  (GRAYNODE_CLUSTER or cluster in the configuration chooses the cluster)"])
 
 
@@ -153,19 +154,15 @@ def _slow(lake: Lake, placed: Placement, now: datetime) -> list[dict[str, Any]]:
 def _no_such(reader: Jobs, asked: str) -> str:
     """There is no such job: which ids are near, and what the lake has."""
     jobs, since, until = reader.span()
-    head = f"graynode explain: the lake has no job {_clean(asked)[:100]!r}"
+    head = f"graynode explain: the lake has no job {clean(asked)[:100]!r}"
     if not jobs:
         return f"{head}; it has no job at all yet (docs/slurm.md and docs/kubernetes.md say how jobs get there)"
     lines = [f"{head}; it has {jobs} from {_time(since)} to {_time(until)}. Near, or the latest that ended:"]
     for row in reader.near(asked):
         end = f"ended {_time(row['end_ts'])}" if row["end_ts"] else "not ended"
-        lines.append(f"  {_clean(row['job_id'])}  {end}, cluster {_clean(row['cluster'])}")
+        lines.append(f"  {clean(row['job_id'])}  {end}, cluster {clean(row['cluster'])}")
     return "\n".join(lines)
 
 
 def _time(value: datetime | None) -> str:
     return f"{value.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if value is not None else "?"
-
-
-def _clean(value: object) -> str:
-    return "".join(c if c.isprintable() else " " for c in str(value))

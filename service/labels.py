@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from graynode.collectors.base import utc_now
 from graynode.service.config import Config, ConfigError
-from graynode.service.people import instant, one_incident, one_node, say, who
+from graynode.service.people import one_incident, one_node, say, who
+from graynode.service.times import past
 
 VERDICTS: Final = ("true", "false", "unsure")
 _WEEK: Final = re.compile(r"([0-9]{4})-W([0-9]{2})")
@@ -78,7 +79,7 @@ def repair(
     """A repair: open incidents of the node end, and what its GPUs can do is learned anew from then on."""
     moment = now or utc_now()
     node_id, node = one_node(config, name)
-    row: dict[str, Any] = {"ts": instant("--at", at, moment), "node_id": node_id, "node": node, "logged_ts": moment}
+    row: dict[str, Any] = {"ts": past("--at", at, moment), "node_id": node_id, "node": node, "logged_ts": moment}
     row |= {"what": _text("--what", what), "who": who(by), "gpu_uuid": gpu or None}
     if incident:
         row["incident_id"] = one_incident(config, incident)["incident_id"]

@@ -9,14 +9,16 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final, TextIO, cast
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import polars as pl
 
+from graynode.collectors.base import utc_now
 from graynode.pipeline.lake import LakeError, LakeTooNew
-from graynode.pipeline.queries import Queries, QueryError
-from graynode.service.config import Config, ConfigError
+from graynode.pipeline.queries import Queries, QueryError, quoted
+from graynode.service.config import Config
+from graynode.service.times import instant
 from graynode.service.wiring import make_lake
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ _QUOTED: Final = {
 }
 
 _FAULTS: Final = f"""
-WITH span AS (SELECT TIMESTAMPTZ '{{at}}' AS until_ts, '{{cluster}}' AS cluster),
+WITH span AS (SELECT TIMESTAMPTZ '{{at}}' AS until_ts, {{cluster}} AS cluster),
 told AS (
   SELECT incident_id, node_id, coalesce(since, opened_ts, ts) AS start,
     CASE WHEN state = 'resolved' THEN coalesce(resolved_ts, ts) END AS "end", cause AS kind, subject, severity
@@ -54,13 +56,13 @@ UNION ALL SELECT node_id, ts, ts, kind FROM event JOIN span USING (cluster)
 WHERE kind IN ({_QUOTED["e"]}) AND ts < until_ts
 UNION ALL SELECT node_id, ts, next_ts, kind FROM out_of_service WHERE kind IS NOT NULL
 """  # noqa: S608 (this module's own words; time and cluster are quoted where they are put in)
-_REPAIRS: Final = "SELECT node_id, ts, what FROM repair WHERE cluster = '{cluster}' AND ts < TIMESTAMPTZ '{at}'"
+_REPAIRS: Final = "SELECT node_id, ts, what FROM repair WHERE cluster = {cluster} AND ts < TIMESTAMPTZ '{at}'"
 _NAMES: Final = """
 SELECT node_id, arg_max(node, ts) AS node, min(ts) AS first_ts, bool_or(machine) AS machine FROM (
-  SELECT node_id, node, ts, true AS machine FROM inventory WHERE cluster = '{cluster}' AND kind = 'node'
-  UNION ALL SELECT node_id, node, ts, false FROM node_state WHERE cluster = '{cluster}'
-  UNION ALL SELECT node_id, node, ts, false FROM incident WHERE cluster = '{cluster}'
-  UNION ALL SELECT node_id, node, ts, false FROM event WHERE cluster = '{cluster}')
+  SELECT node_id, node, ts, true AS machine FROM inventory WHERE cluster = {cluster} AND kind = 'node'
+  UNION ALL SELECT node_id, node, ts, false FROM node_state WHERE cluster = {cluster}
+  UNION ALL SELECT node_id, node, ts, false FROM incident WHERE cluster = {cluster}
+  UNION ALL SELECT node_id, node, ts, false FROM event WHERE cluster = {cluster})
 WHERE ts < TIMESTAMPTZ '{at}' AND node_id IS NOT NULL GROUP BY node_id
 """
 _CLUSTERS: Final = """
@@ -84,7 +86,7 @@ class Lemons:
 def run(config: Config, at: str = "", *, as_json: bool = False, most: int = 20, out: TextIO | None = None) -> int:
     """Print the rank. 0 ranked, 1 nothing to rank or the lake cannot be asked; ``ConfigError`` for a wrong time."""
     sink = out or sys.stdout
-    until = moment(at)
+    until = instant("--at", at) if at else utc_now()
     queries = Queries(make_lake(config))
     try:
         found = read(queries, config.cluster, until)
@@ -107,20 +109,15 @@ def read(queries: Queries, cluster: str, at: datetime) -> Lemons:
     there = [row["cluster"] for row in queries.rows(_CLUSTERS)]
     if cluster not in there and len(there) == 1:
         cluster = there[0]
-    words = {"cluster": cluster.replace("'", "''"), "at": at.isoformat()}
+    words = {"cluster": quoted(cluster), "at": at.isoformat()}
     names = queries.rows(_NAMES.format(**words))
-    repairs = _frame(queries.arrow(_REPAIRS.format(**words)))
-    history = _ended_by_repair(_frame(queries.arrow(_FAULTS.format(**words))), repairs)
+    repairs = queries.frame(_REPAIRS.format(**words))
+    history = _ended_by_repair(queries.frame(_FAULTS.format(**words)), repairs)
     since = min((row["first_ts"] for row in names), default=None)
     fleet = [row["node_id"] for row in names if row["machine"]]
     last = {row["node_id"]: (row["ts"], row["what"] or "repair") for row in repairs.sort("ts").to_dicts()}
     labels = {row["node_id"]: row["node"] or row["node_id"] for row in names}
     return Lemons(cluster, at, rank(history, fleet, at, since), labels, last)
-
-
-def _frame(table: Any) -> pl.DataFrame:  # noqa: ANN401 (pyarrow has no types)
-    frame = cast(pl.DataFrame, pl.from_arrow(table))
-    return frame.with_columns(pl.col(pl.Datetime).dt.convert_time_zone("UTC").dt.cast_time_unit("us"))
 
 
 def _ended_by_repair(history: pl.DataFrame, repairs: pl.DataFrame) -> pl.DataFrame:
@@ -133,17 +130,6 @@ def _ended_by_repair(history: pl.DataFrame, repairs: pl.DataFrame) -> pl.DataFra
         mends, left_on="start", right_on="mended", by="node_id", strategy="forward", check_sortedness=False
     )
     return both.with_columns(pl.coalesce("end", "mended").alias("end")).drop("mended")
-
-
-def moment(text: str) -> datetime:
-    """The time of ``--at``, UTC where it names no zone; now where it is empty. ``ConfigError`` for what is no time."""
-    if not text:
-        return datetime.now(UTC)
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        raise ConfigError(f"--at {text!r}: is no time; 2026-11-30 or 2026-11-30T12:00+00:00 is expected") from None
-    return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
 
 
 def iso(value: object) -> str:
@@ -197,20 +183,17 @@ def _print(found: Lemons, lake: str, most: int, sink: TextIO) -> None:
 def _table(found: Lemons, most: int) -> Table:
     from rich.table import Table as Grid
 
+    from graynode.dashboards.pieces import clean
+
     grid = Grid("rank", "node", "p 7 d", "× fleet", "repair", "why", box=None, header_style="bold", pad_edge=False)
     for row in found.ranking.nodes.filter(pl.col("faults") > 0).head(most).to_dicts():
         mended = found.repairs.get(row["node_id"], (None, ""))[0] or row["last_return"]
         grid.add_row(
             str(row["rank"]),
-            plain(found.names.get(row["node_id"], row["node_id"])),
+            clean(found.names.get(row["node_id"], row["node_id"])),
             f"{100 * row['p_fault_7d']:.0f} %",
             f"{row['times_fleet']:.1f}",
             f"{mended:%Y-%m-%d}" if mended else "·",
-            plain(row["reason"]),
+            clean(row["reason"]),
         )
     return grid
-
-
-def plain(text: str) -> str:
-    """Words of machines move no cursor."""
-    return "".join(c if c.isprintable() else "�" for c in text)

@@ -12,10 +12,12 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final, TextIO
 
+from graynode.collectors.base import utc_now
 from graynode.pipeline.lake import LakeError, LakeTooNew
-from graynode.pipeline.queries import Queries, QueryError
+from graynode.pipeline.queries import Queries, QueryError, quoted
 from graynode.service import lemons
 from graynode.service.config import Config, ConfigError
+from graynode.service.times import instant
 from graynode.service.wiring import make_lake
 
 STATES: Final = ("quarantined", "in_repair", "unknown", "suspect", "probation", "healthy")
@@ -24,20 +26,20 @@ SILENT: Final = timedelta(minutes=10)
 """A machine whose newest window is older than this beside the cluster's newest is silent."""
 _WRITTEN: Final = """
 SELECT node_id, state, ts, reason FROM node_state
-WHERE cluster = '{cluster}' AND state IS NOT NULL AND ts < TIMESTAMPTZ '{at}'
+WHERE cluster = {cluster} AND state IS NOT NULL AND ts < TIMESTAMPTZ '{at}'
 QUALIFY row_number() OVER (PARTITION BY node_id ORDER BY ts DESC) = 1
 """
 _HEARD: Final = """
 SELECT node_id, max(ts) AS ts FROM (
-  SELECT node_id, ts FROM host_30s(TIMESTAMPTZ '{at}' - INTERVAL 2 DAY, TIMESTAMPTZ '{at}') WHERE cluster = '{cluster}'
+  SELECT node_id, ts FROM host_30s(TIMESTAMPTZ '{at}' - INTERVAL 2 DAY, TIMESTAMPTZ '{at}') WHERE cluster = {cluster}
   UNION ALL
   SELECT node_id, ts + INTERVAL 1 HOUR FROM host_1h(TIMESTAMPTZ '{at}' - INTERVAL 14 DAY, TIMESTAMPTZ '{at}')
-  WHERE cluster = '{cluster}')
+  WHERE cluster = {cluster})
 GROUP BY node_id
 """
 _OPEN: Final = """
 SELECT node_id, arg_min(title, since) AS title, min(since) AS since FROM (
-  FROM incident WHERE cluster = '{cluster}' AND ts < TIMESTAMPTZ '{at}'
+  FROM incident WHERE cluster = {cluster} AND ts < TIMESTAMPTZ '{at}'
   QUALIFY row_number() OVER (PARTITION BY incident_id ORDER BY revision DESC) = 1)
 WHERE state <> 'resolved' AND severity <> 'digest' AND subject IN ('node', 'gpu', 'link')
 GROUP BY node_id
@@ -49,7 +51,7 @@ def run(config: Config, at: str = "", *, as_json: bool = False, state: str = "",
     sink = out or sys.stdout
     if state not in ("", *STATES):
         raise ConfigError(f"--state {state!r}: there is none such; there are {', '.join(STATES)}")
-    moment = lemons.moment(at)
+    moment = instant("--at", at) if at else utc_now()
     queries = Queries(make_lake(config))
     try:
         cluster, rows = read(queries, config.cluster, moment)
@@ -73,7 +75,7 @@ def run(config: Config, at: str = "", *, as_json: bool = False, state: str = "",
 def read(queries: Queries, cluster: str, at: datetime) -> tuple[str, list[dict[str, Any]]]:
     """The cluster that was asked (the only one there is, where that has nothing) and its nodes, worst first."""
     found = lemons.read(queries, cluster, at)
-    words = {"cluster": found.cluster.replace("'", "''"), "at": at.isoformat()}
+    words = {"cluster": quoted(found.cluster), "at": at.isoformat()}
     told = {name: _by_node(queries, sql.format(**words)) for name, sql in _SOURCES.items()}
     newest = max((row["ts"] for row in told["heard"].values()), default=None)
     ranked = {row["node_id"]: row for row in found.ranking.nodes.to_dicts()}
@@ -120,6 +122,8 @@ def _print(cluster: str, rows: Sequence[Mapping[str, Any]], chosen: Sequence[Map
     from rich.console import Console
     from rich.table import Table
 
+    from graynode.dashboards.pieces import clean
+
     console = Console(file=sink, highlight=False, markup=False, width=None if sink.isatty() else 160)
     states = [str(row["state"]) for row in rows]
     counted = ", ".join(f"{states.count(s)} {s}" for s in sorted(set(states), key=_place))
@@ -127,5 +131,5 @@ def _print(cluster: str, rows: Sequence[Mapping[str, Any]], chosen: Sequence[Map
     grid = Table("node", "state", "since", "why", box=None, header_style="bold", pad_edge=False)
     for row in chosen:
         since = f"{row['since']:%Y-%m-%d %H:%M}" if row["since"] else "·"
-        grid.add_row(lemons.plain(row["node"]), row["state"], since, lemons.plain(row["why"]))
+        grid.add_row(clean(row["node"]), row["state"], since, clean(row["why"]))
     console.print(grid)

@@ -11,14 +11,14 @@ import getpass
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 from graynode.collectors.base import utc_now
 from graynode.pipeline.bus import BusRefused, BusUnavailable, Producer
 from graynode.pipeline.codec import Origin, encode
 from graynode.pipeline.lake import LakeError, LakeTooNew
-from graynode.pipeline.queries import Queries, QueryError
+from graynode.pipeline.queries import Queries, QueryError, quoted
 from graynode.pipeline.schema import PEOPLE, TABLES
 from graynode.service.config import Config, ConfigError
 from graynode.service.explain import find, latest
@@ -121,8 +121,7 @@ def one_node(config: Config, name: str) -> tuple[str, str | None]:
 
     ``ConfigError`` for a name that the lake does not know, or that two machines have.
     """
-    wanted = "'" + name.replace("'", "''") + "'"
-    cluster = "'" + config.cluster.replace("'", "''") + "'"
+    wanted, cluster = quoted(name), quoted(config.cluster)
     named = f"""SELECT node_id, name FROM machine_names WHERE cluster = {cluster} AND until IS NULL
         UNION SELECT DISTINCT node_id, node FROM incident_now WHERE cluster = {cluster}
         UNION SELECT DISTINCT node_id, node FROM node_day WHERE cluster = {cluster}
@@ -154,21 +153,6 @@ def ask(config: Config, sql: str) -> list[dict[str, Any]]:
             queries.close()
     except (QueryError, LakeError, LakeTooNew, OSError) as error:
         raise ConfigError(f"the lake {config.lake.path} cannot be asked: {error}") from error
-
-
-def instant(option: str, text: str, now: datetime | None = None) -> datetime:
-    """A date or time in ISO 8601, UTC where it names no zone; empty: now. ``ConfigError`` for one that is to come."""
-    current = now or utc_now()
-    if not text:
-        return current
-    try:
-        told = datetime.fromisoformat(text)
-    except ValueError:
-        raise ConfigError(f"{option} {text}: a date or time such as 2026-09-01 or 2026-09-01T12:00Z") from None
-    told = told.replace(tzinfo=UTC) if told.tzinfo is None else told.astimezone(UTC)
-    if told > current:
-        raise ConfigError(f"{option} {text}: is still to come; name a time that has passed")
-    return told
 
 
 def contract(table: str, row: Row) -> Row:

@@ -12,7 +12,7 @@ import logging
 import threading
 import zlib
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -29,6 +29,7 @@ from graynode.service.process import quiet, stop_on_signals
 from graynode.service.replay_paths import HourPath, LivePath, Revision, Slice, Way, steps_s
 from graynode.service.replay_time import RecordedTime, joined, not_taken
 from graynode.service.replay_windows import History, WindowPath, history
+from graynode.service.times import instant
 
 CLUSTER: Final = "replay"
 _STARTED: Final = "replay.json"
@@ -250,17 +251,7 @@ def _say_ask(out: Path) -> None:
     print(f'ask it: graynode sql --lake {out / "lake"} -c "{question}"')
 
 
-def moment(option: str, text: str) -> datetime | None:
-    """A date or time in ISO 8601, UTC where it names no zone; empty: none."""
-    if not text:
-        return None
-    try:
-        told = datetime.fromisoformat(text)
-    except ValueError:
-        raise ConfigError(f"{option} {text}: a date or time such as 2026-09-01 or 2026-09-01T12:00Z") from None
-    return told.replace(tzinfo=UTC) if told.tzinfo is None else told
-
-
 def run_asked(config: Config, path: Path | None, *, since: str, until: str, **asked: Any) -> int:  # noqa: ANN401
     """The same as the command line gives it."""
-    return run(config, path, since=moment("--since", since), until=moment("--until", until), **asked)
+    begin, end = (instant(option, text) if text else None for option, text in (("--since", since), ("--until", until)))
+    return run(config, path, since=begin, until=end, **asked)

@@ -23,6 +23,7 @@ from graynode.pipeline.lake import Lake
 from graynode.pipeline.schema import WINDOW_S
 from graynode.service.detector_state import Keeper
 from graynode.service.places_file import NONE, PlacesFile
+from graynode.service.step_rows import StepRows
 from graynode.service.turns import turns
 
 _TABLES: Final = ("gpu", "link", "host")
@@ -146,6 +147,7 @@ class Rounds:
         valid = {t: self._read(t, None, until) for t in ("inventory", "quality")}
         valid["inventory"] = self._placed(valid["inventory"], list(frames["host"][0].values()), until)
         probes, jobs, repairs = self._new_probes(until), self._jobs(until), self._repairs(until)
+        steps = StepRows(lambda a, b, columns: self._read("step", a, b, columns), until, self.lake.exists("step"))
         for w in range(count):
             start = since + w * step
             seen = {t: by_start.get(start, empty) for t, (by_start, empty) in frames.items()}
@@ -158,6 +160,7 @@ class Rounds:
                 probes=probes if w == 0 else probes.clear(),
                 jobs=jobs,
                 repairs=repairs,
+                steps=steps.of(start, start + step),
                 **valid,
             )
 

@@ -17,9 +17,10 @@ from graynode.detectors.thresholds import shipped
 from graynode.pipeline.lake import Lake, LakeError, LakeTooNew
 from graynode.service.config import Config, ConfigError
 from graynode.service.healthy_days import HealthyDays, midnight, read
-from graynode.service.people import instant, say, who
+from graynode.service.people import say, who
 from graynode.service.site_thresholds import LOOKED_AT, SHIPPED, Accepted, budget, drift, fleet, sets, standing
 from graynode.service.thresholds_print import print_fit, print_standing
+from graynode.service.times import past
 from graynode.service.wiring import make_lake
 
 WINDOW_S: Final = 30
@@ -85,8 +86,8 @@ def accept(
 
 def _fitted(config: Config, since: str, until: str, now: datetime) -> tuple[Fitted, HealthyDays, Any]:
     lake = make_lake(config)
-    begin = instant("--since", since, now) if since else now - LOOKED_AT
-    end = midnight(instant("--until", until, now))
+    begin = past("--since", since, now) if since else now - LOOKED_AT
+    end = midnight(past("--until", until, now))
     if begin >= end:
         raise ConfigError(f"--since {begin:%Y-%m-%d}: is not before the end, {end:%Y-%m-%d}; only whole days count")
     try:

@@ -18,6 +18,9 @@ DATA = {
     "graynode.detectors": ("xid_policy.json", "thresholds.json"),
     "graynode.collectors.simulated": ("demo_faults.toml", "acme_quantiles.json", "longhorn_offsets.csv"),
     "graynode.pipeline": ("py.typed",),
+    "graynode.benchmarks.detection": tuple(
+        f"limits/{track}.json" for track in ("attribution", "fleet", "host", "lemons", "slow")
+    ),
 }
 
 

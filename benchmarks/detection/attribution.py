@@ -6,6 +6,7 @@ times: a worker is located, and the cause stays unknown. The formats: ``attribut
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,8 +67,9 @@ def run(data: Path | None, seed: int, *, full: bool = False) -> Result:
 def find(data: Path) -> Jobs:
     """All files of the two formats. ``DataError`` where there is none, or one of them cannot be used."""
     jobs = Jobs()
-    for file in _files(data):
-        _take(jobs, file)
+    files = list(_files(data))
+    for file, name in zip(files, _names(files), strict=True):
+        _take(jobs, file, name)
     if not (jobs.traces or jobs.steps or jobs.variations):
         seen = ", ".join(jobs.ignored) or "no .parquet or .csv file"
         raise DataError(
@@ -82,14 +84,20 @@ def _files(data: Path) -> Iterable[Path]:
     return [f for place in places for f in sorted(place.iterdir()) if f.is_file() and f.suffix in _ENDINGS]
 
 
-def _take(jobs: Jobs, file: Path) -> None:
+def _names(files: Sequence[Path]) -> list[str]:
+    """What the figures of each file begin with: its stem, and where files share it, folder and whole name."""
+    stems = Counter(file.stem for file in files)
+    return [file.stem if stems[file.stem] == 1 else f"{file.parent.name}/{file.name}" for file in files]
+
+
+def _take(jobs: Jobs, file: Path, name: str) -> None:
     columns = _columns(file)
     if "optype" in columns or {"rank", "step"} <= set(columns):
-        jobs.traces.append(op_trace.parse(op_trace.read(file), file.stem))
+        jobs.traces.append(op_trace.parse(op_trace.read(file), name))
     elif "worker" in columns:
-        jobs.steps[file.stem] = step_times.parse(step_times.read(file), file.name)
+        jobs.steps[name] = step_times.parse(step_times.read(file), file.name)
     elif step_times.is_variation(columns):
-        jobs.variations[file.stem] = step_times.read(file)
+        jobs.variations[name] = step_times.read(file)
     else:
         jobs.ignored.append(file.name)
         return

@@ -72,10 +72,17 @@ def _clean(rows: pl.DataFrame, name: str) -> tuple[pl.DataFrame, list[str]]:
     absent = [c for c in _OPTIONAL if c not in rows.columns]
     try:
         ops = rows.select(present).with_columns(
-            pl.col("rank", "step").cast(pl.Int64), pl.col("duration").cast(pl.Float64), pl.col("optype").cast(pl.String)
+            pl.col("rank", "step").cast(pl.Int64),
+            pl.col("duration").cast(pl.Float64),
+            pl.col("optype").cast(pl.String),
+            *(pl.col(c).cast(pl.Int64) for c in ("seq_id", "mb_id", "mc") if c in present),
+            *(_seconds(rows.schema[c]).alias(c) for c in ("start_ts",) if c in present),
         )
     except pl.exceptions.PolarsError as error:
-        raise DataError(f"{name}: {error}; expected whole numbers as rank and step, seconds as duration") from error
+        raise DataError(
+            f"{name}: {error}; expected whole numbers as rank, step, seq_id, mb_id and mc, "
+            "seconds as duration and start_ts"
+        ) from error
     once = ops.unique(maintain_order=True)
     usable = once.drop_nulls(["rank", "step", "optype"]).filter(
         pl.col("duration").is_finite() & (pl.col("duration") >= 0)
@@ -91,11 +98,14 @@ def _clean(rows: pl.DataFrame, name: str) -> tuple[pl.DataFrame, list[str]]:
     return _classified(usable), notes
 
 
+def _seconds(kind: pl.DataType) -> pl.Expr:
+    started = pl.col("start_ts")
+    return started.dt.epoch("us") / 1e6 if kind == pl.Datetime else started.cast(pl.Float64)
+
+
 def _classified(ops: pl.DataFrame) -> pl.DataFrame:
     """With ``kind`` and ``part`` of every operation; ``mb_id`` of −1 is null."""
-    ops = ops.with_columns(
-        pl.when(pl.col("mb_id").cast(pl.Int64) >= 0).then(pl.col("mb_id").cast(pl.Int64)).alias("mb_id")
-    )
+    ops = ops.with_columns(pl.when(pl.col("mb_id") >= 0).then(pl.col("mb_id")).alias("mb_id"))
     names = ops.group_by("optype").agg(pl.col("mb_id").is_not_null().any().alias("micro"))
     table = [(n, kind_of(n, microbatch=m), part_of(n)) for n, m in names.iter_rows()]
     kinds = pl.DataFrame(table, schema={"optype": pl.String, "kind": pl.String, "part": pl.String}, orient="row")

@@ -170,7 +170,7 @@ def _to_reach(noise: Noise) -> str:
 def _notes(full: bool) -> list[str]:
     return [
         "Simulated: what is measured holds for the noise model (benchmarks/detection/noise.py), not for a site.",
-        "Thresholds are quantiles of healthy training fleets (frozen/fleet.json), one set for each noise, as a site "
+        "Thresholds are quantiles of healthy training fleets (limits/fleet.json), one set for each noise, as a site "
         "makes its own; no fault was looked at. Random numbers of training and test differ whatever the seed.",
         "Delays run from the fault's onset, which is anywhere in a window, to the end of the window that crosses. A "
         "window closes 15 s after its end, 60 s where nothing newer came: that lateness is not in them.",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from graynode.benchmarks.detection import baselines, vus
 from graynode.benchmarks.detection.frozen import frozen
@@ -49,6 +50,8 @@ def run(data: Path | None, seed: int, *, full: bool = False) -> Result:
     values = _judge(judged, seed, settings["longest_buffer"])
     for name, table in values.items():
         _into(result, name).update(_figures(judged, table, values, seed, draws))
+    if not judged:
+        result.figures |= {f"mean.{key}": _mean(np.array([]), seed, draws) for key in _MEASURES}
     result.figures |= _alarms(result, judged, seed, settings, draws)
     return result
 
@@ -64,18 +67,25 @@ def _scores(machine: Machine, seed: int) -> dict[str, FloatArray]:
         "baseline:robust_z_top5": _robust_top(train, test),
         "baseline:chance": np.random.default_rng(seed).random(len(test)),
     }
-    moved = train.std(axis=0) > _LEAST_SPREAD
+    seen = np.isfinite(train)
+    count = np.maximum(seen.sum(axis=0), 1)
+    off = np.where(seen, train - np.where(seen, train, 0.0).sum(axis=0) / count, 0.0)
+    moved = np.sqrt(np.square(off).sum(axis=0) / count) > _LEAST_SPREAD
     for baseline in (*baselines.rows_baselines(), replace(baselines.kmeans(host_modes.MODES), name="kmeans_20")):
-        found[f"baseline:{baseline.name}"] = baseline.fit(train[:, moved], seed)(test[:, moved])
+        found[f"baseline:{baseline.name}"] = (
+            baseline.fit(train[:, moved], seed)(test[:, moved]) if moved.any() else np.full(len(test), np.nan)
+        )
     return found
 
 
 def _robust_top(train: FloatArray, rows: FloatArray) -> FloatArray:
     """Mean of the five largest robust z: median and MAD of training, the MAD floored at the 1 to 99 % range."""
-    median = np.median(train, axis=0)
-    low, high = np.quantile(train, [0.01, 0.99], axis=0)
-    spread = np.maximum(1.4826 * np.median(np.abs(train - median), axis=0), (high - low) / 4.65)
-    z = np.abs(rows - median) / np.where(spread > 0, spread, np.inf)
+    known = np.isfinite(train).any(axis=0)
+    train, rows = train[:, known], rows[:, known]
+    median = np.nanmedian(train, axis=0)
+    low, high = np.nanquantile(train, [0.01, 0.99], axis=0)
+    spread = np.maximum(1.4826 * np.nanmedian(np.abs(train - median), axis=0), (high - low) / 4.65)
+    z = np.nan_to_num(np.abs(rows - median)) / np.where(spread > 0, spread, np.inf)
     return np.asarray(np.sort(z, axis=1)[:, -5:].mean(axis=1), dtype=np.float64)
 
 
@@ -142,10 +152,14 @@ def _alarms(result: Result, machines: list[Machine], seed: int, settings: dict[s
     found, false = np.full(len(machines), np.nan), np.full(len(machines), np.nan)
     delays: list[float] = []
     for i, machine in enumerate(machines):
-        cut = int(len(machine.train) * (1.0 - settings["held_out"]))
-        fitted = host_modes.fit(machine.train[:cut], seed)
-        limit = baselines.threshold_at(fitted.score(machine.train[cut:]), settings["false_share"])
-        alarm = fitted.score(machine.test) > limit
+        alarm = _alarm(machine, seed, settings)
+        if alarm is None:
+            least = int(np.ceil((1.0 / settings["false_share"] - 1.0) / settings["held_out"]))
+            result.notes.append(
+                f"{machine.name}: {len(machine.train)} training rows set no threshold that {settings['false_share']:g} "
+                f"of them pass (about {least} with values are needed): it takes no part in alarm.*"
+            )
+            continue
         ranges = vus.ranges(machine.labels)
         first = [np.flatnonzero(alarm[a : b + 1]) for a, b in ranges]
         found[i] = np.mean([len(hits) > 0 for hits in first])
@@ -167,6 +181,14 @@ def _alarms(result: Result, machines: list[Machine], seed: int, settings: dict[s
         "alarm.median_delay_min": Figure(
             middle if np.isfinite(middle) else None,
             n=len(delays),
-            note="n: ranges; one that is missed counts as endless",
+            note="n: ranges; one that is missed counts as endless" if delays else "no machine can be judged",
         ),
     }
+
+
+def _alarm(machine: Machine, seed: int, settings: dict[str, Any]) -> npt.NDArray[np.bool_] | None:
+    """Whether each test row is above the threshold of the held-out training rows; none where they are too few."""
+    cut = int(len(machine.train) * (1.0 - settings["held_out"]))
+    fitted = host_modes.fit(machine.train[:cut], seed)
+    limit = baselines.threshold_at(fitted.score(machine.train[cut:]), settings["false_share"])
+    return None if np.isnan(limit) else np.asarray(fitted.score(machine.test) > limit, dtype=np.bool_)

@@ -87,4 +87,14 @@ def _machine(name: str, arrays: dict[str, Any], files: tuple[Path, ...]) -> Mach
         raise DataError(f"{where}: labels other than 0 and 1")
     if min(len(train), len(test)) < _LEAST:
         raise DataError(f"{where}: {len(train)} and {len(test)} rows; {_LEAST} of each are the least")
-    return Machine(name, train.astype(np.float64), test.astype(np.float64), labels.astype(bool), files)
+    # As many in the part that is fitted without the last fifth
+    early = int(np.isfinite(train[: len(train) // 2]).any(axis=1).sum())
+    if early < _LEAST // 2:
+        raise DataError(f"{where}: {early} rows of the first half of train have a number; {_LEAST // 2} are the least")
+    return Machine(name, _finite(train), _finite(test), labels.astype(bool), files)
+
+
+def _finite(rows: npt.NDArray[Any]) -> FloatArray:
+    """An infinite value is none: a division by zero of whoever collected it, not a size."""
+    values = rows.astype(np.float64)
+    return np.asarray(np.where(np.isfinite(values), values, np.nan), dtype=np.float64)

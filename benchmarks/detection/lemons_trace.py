@@ -63,12 +63,13 @@ def read(folder: Path) -> Trace:
     names, kinds = sorted({r[0] for r in rows}), sorted({r[3] for r in rows})
     size = _size(folder, len(names), notes)
     rows.sort(key=lambda r: (r[1], r[0]))
+    number, code = ({word: i for i, word in enumerate(words)} for words in (names, kinds))
     faults = Faults(
         size,
-        np.array([names.index(r[0]) for r in rows], dtype=np.int64),
+        np.array([number[r[0]] for r in rows], dtype=np.int64),
         np.array([r[1] for r in rows]),
         np.array([r[2] for r in rows]),
-        np.array([kinds.index(r[3]) for r in rows], dtype=np.int64),
+        np.array([code[r[3]] for r in rows], dtype=np.int64),
     )
     return Trace(faults, names, kinds, max(e[0] for e in events), [file], notes)
 
@@ -80,14 +81,14 @@ def _event(file: Path, number: int, entry: Any) -> Event:  # noqa: ANN401 (any J
     if not isinstance(entry, dict):
         raise wrong("is no object with node_id, event_time, event_type and fault_type")
     node, day, kind, fault = (entry.get(key) for key in ("node_id", "event_time", "event_type", "fault_type"))
-    if not isinstance(node, str) or not node:
-        raise wrong("node_id is missing")
+    if isinstance(node, bool) or not isinstance(node, str | int) or node == "":
+        raise wrong(f"node_id {node!r} is no name or number of a node")
     if isinstance(day, bool) or not isinstance(day, int | float) or not 0 <= day < 1e5:
         raise wrong(f"event_time {day!r} is no number of days from 0 on")
     if kind not in _KINDS:
         raise wrong(f"event_type {kind!r} is neither of {' and '.join(_KINDS)}")
     words = fault if isinstance(fault, dict) else {}
-    return float(day), node, kind == _START, "/".join(str(words.get(k, "")) for k in ("Class", "Desc"))
+    return float(day), str(node), kind == _START, "/".join(str(words.get(k, "")) for k in ("Class", "Desc"))
 
 
 def _paired(events: list[Event], notes: list[str]) -> list[tuple[str, float, float, str]]:

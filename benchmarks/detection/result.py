@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -72,8 +73,23 @@ class Track(Protocol):
 
 
 def digests(files: Iterable[Path]) -> dict[str, str]:
-    """SHA-256 of each file by its name, so that a result says which data it is of."""
-    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(files)}
+    """SHA-256 of each file, so that a result says which data it is of: by its name, and where several files have one
+    name (``train/m.txt``, ``test/m.txt``) by as much of the path as tells them apart."""
+    every = sorted(set(files))
+    return {
+        name: hashlib.sha256(file.read_bytes()).hexdigest() for file, name in zip(every, _names(every), strict=True)
+    }
+
+
+def _names(files: Sequence[Path]) -> list[str]:
+    deepest = max((len(file.parts) for file in files), default=0)
+    names = [file.name for file in files]
+    for depth in range(2, deepest + 1):
+        seen = Counter(names)
+        names = [
+            "/".join(file.parts[-depth:]) if seen[name] > 1 else name for file, name in zip(files, names, strict=True)
+        ]
+    return names
 
 
 def machine() -> dict[str, Any]:

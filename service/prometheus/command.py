@@ -17,6 +17,7 @@ from graynode.service.prometheus.importing import KINDS, Found, Importer, Settin
 from graynode.service.prometheus.plan import HOUR_S, checked_step, parse_ago
 from graynode.service.prometheus.progress import progress
 from graynode.service.prometheus.refusals import PrometheusError
+from graynode.service.times import parsed
 from graynode.service.wiring import make_lake
 
 _STOPPED: Final = 130
@@ -112,11 +113,9 @@ def _moment(option: str, text: str, now: datetime) -> datetime:
         return now - parse_ago(text)
     except ValueError as error:
         try:
-            told = datetime.fromisoformat(text)
+            return max(parsed(text), now - timedelta(days=3650))
         except ValueError:
             raise ConfigError(f"{option} {text}: {error}, or a date such as 2026-09-01") from error
-    told = told.replace(tzinfo=UTC) if told.tzinfo is None else told
-    return max(told, now - timedelta(days=3650))
 
 
 def _what_there_is(found: Sequence[Found], options: Options, start_s: int, end_s: int) -> Iterator[str]:

@@ -222,3 +222,46 @@ def test_without_data_it_says_what_to_give() -> None:
     """There is no simulation behind this track."""
     with pytest.raises(DataError, match="--data"):
         run(None, 1)
+
+
+def test_too_little_training_sets_no_alarm_threshold(tmp_path: Path) -> None:
+    """A share of a thousandth cannot be read off 160 held-out rows: no alarm figure, and the machine and need said."""
+    machine(tmp_path, "m", 1)
+    result = run(tmp_path, 1)
+    assert result.figures["mean.vus_pr"].value is not None
+    for name in ("alarm.ranges_found", "alarm.false_per_machine_day", "alarm.median_delay_min"):
+        assert result.figures[name].value is None
+        assert "no machine" in result.figures[name].note
+    assert any("m: 800 training rows" in note and "4995" in note for note in result.notes)
+
+
+def test_labels_all_alike_give_figures_without_values(tmp_path: Path) -> None:
+    """Nothing to tell apart: the headline is there, without a value and with the reason."""
+    machine(tmp_path, "m", 1, odd=False)
+    figure = run(tmp_path, 1).figures["mean.vus_pr"]
+    assert figure.value is None
+    assert figure.note
+
+
+def test_every_file_of_a_machine_has_its_hash(tmp_path: Path) -> None:
+    """train, test and labels have one name; all three are in the result."""
+    machine(tmp_path, "m", 1, text=True, odd=False)
+    assert set(run(tmp_path, 1).data_sha256) == {"train/m.txt", "test/m.txt", "test_label/m.txt"}
+
+
+def test_missing_and_infinite_values_in_a_machine(tmp_path: Path) -> None:
+    """Infinite is missing; every method still scores; a training series without numbers is refused."""
+    rng = np.random.default_rng(1)
+    train, test = series(800, 1), series(800, 2)
+    labels = np.arange(800) // 40 == 5
+    train[rng.random(train.shape) < 0.1] = np.nan
+    test[rng.random(test.shape) < 0.1] = np.inf
+    train[:, 4] = np.nan
+    np.savez(tmp_path / "m.npz", train=train, test=test, test_label=labels)
+    result = run(tmp_path, 1)
+    chance = float(labels.mean())
+    for name, figures in result.baselines.items():
+        assert figures["mean.average_precision"].value != pytest.approx(chance, abs=1e-12), name
+    np.savez(tmp_path / "m.npz", train=np.full(train.shape, np.nan), test=test, test_label=labels)
+    with pytest.raises(DataError, match=r"m\.npz: 0 rows of the first half of train"):
+        run(tmp_path, 1)

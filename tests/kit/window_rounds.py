@@ -41,6 +41,10 @@ class Cluster:
     host_fault: Change = nothing
     sigma: float = 0.005
     correlation: float = 0.6
+    steps: int = 0
+    """Training steps that each rank (GPU) tells in a window."""
+    step_fault: Change = nothing
+    """Changes ``busy_s``, GPUs × steps of the window."""
 
     def __post_init__(self) -> None:
         rng = np.random.default_rng(self.seed)
@@ -77,6 +81,7 @@ class Cluster:
             EMPTY,
             EMPTY,
             EMPTY,
+            steps=self._steps(w, start, window_s),
         )
 
     def history(self, days: int = 35, before: datetime = START, step_h: int = 6) -> Round:
@@ -183,6 +188,33 @@ class Cluster:
         }
         self.host_fault(w, c)
         return _frame(start, np.arange(n), {"driver_version_last": ["580.65.06"] * n}, c)
+
+    def _steps(self, w: int, start: datetime, window_s: int) -> pl.DataFrame:
+        """Every rank's steps, busy for a second, noise of its own; drawn apart, so that nothing else is drawn anew."""
+        n, k = self.size, self.steps
+        if not k:
+            return EMPTY
+        rng, own = np.random.default_rng((self.seed, w & 0xFFFFFFFF, 5)), np.random.default_rng((self.seed, 5))
+        busy = np.exp(own.normal(0, self.sigma, n)[:, None] + rng.normal(0, 0.02, (n, k)))
+        columns: Columns = {"busy_s": busy}
+        self.step_fault(w, columns)
+        gpu, at = np.repeat(np.arange(n), k), np.tile(np.arange(k), n)
+        job = gpu // (self.gpus * self.nodes_per_job)
+        texts = {
+            "gpu_uuid": self.uuids[gpu],
+            "job_id": [f"job-{j}" for j in job],
+            "role": ["train"] * len(gpu),
+            "at": [start + timedelta(seconds=window_s * (i + 0.5) / k) for i in at.tolist()],
+        }
+        seconds = {
+            "busy_s": columns["busy_s"].ravel(),
+            "seconds": np.full(len(gpu), 1.5),
+            "wait_s": np.full(len(gpu), 0.4),
+        }
+        frame = _frame(start, gpu // self.gpus, texts, seconds)
+        numbers = {"rank": gpu - job * self.gpus * self.nodes_per_job, "step": w * k + at}
+        integers = [pl.Series(c, v).cast(pl.Int32 if c == "rank" else pl.Int64) for c, v in numbers.items()]
+        return frame.with_columns(pl.col("at").cast(pl.Datetime("us", "UTC")).alias("ts"), *integers).drop("at")
 
 
 def _own_metrics(n: int, rng: np.random.Generator) -> Columns:
