@@ -103,10 +103,12 @@ def _facts(row: Row, attempts: int) -> Iterable[tuple[str, str]]:
     if who:
         yield "of", who
     state = clean(row.get("job_state")) or "not told"
-    yield "ran", f"{time(row.get('start_ts'))} to {time(row.get('end_ts'), 'now')}, {row.get('nodes')} machines"
+    machines = f"{row.get('nodes')} machine{'' if row.get('nodes') == 1 else 's'}"
+    if row.get("start_ts") or row.get("end_ts"):
+        yield "ran", f"{time(row.get('start_ts'))} to {time(row.get('end_ts'), 'now')}, {machines}"
     yield "state", f"{state}{' and standing still' if row.get('phase') == 'hung' else ''}"
-    why = f"{clean(row.get('kind')).replace('_', ' ')} ({clean(row.get('detail')).replace('_', ' ')})"
-    yield "kind", why
+    kind, detail = (clean(row.get(name)).replace("_", " ") for name in ("kind", "detail"))
+    yield "kind", f"{kind} ({detail})" if detail not in ("", kind) else kind
     yield "confidence", clean(row.get("confidence")) or "none: this is no verdict on code or machine"
     yield "evidence", f"from {time(row.get('window_since'))} to {time(row.get('window_until'))}"
     yield "owner", clean(row.get("owner")).replace("_", " ") or "?"
@@ -124,7 +126,8 @@ def _evidence(row: Row) -> RenderableType:
     for entry in shown:
         role = str(entry.get("role") or "")
         style = "bold red" if role == "initiating" else "dim" if role in ("teardown", "context") else ""
-        table.add_row(_clock(entry.get("at")), Text(_ROLES.get(role, role), style=style), _entry(entry))
+        word = "ended it" if role == "initiating" and row.get("verdict") == "neither" else _ROLES.get(role, role)
+        table.add_row(_clock(entry.get("at")), Text(word, style=style), _entry(entry))
     more = len(entries) - len(shown)
     return Group(table, Text(f"and {more} more; --json shows all")) if more else table
 

@@ -20,7 +20,7 @@ from graynode.detectors.policy import Policy
 SKEW: Final = timedelta(seconds=2)
 """Two machines' clocks agree no better than this where nothing is known of them; what lies closer is "at once"."""
 _SAME: Final = timedelta(seconds=5)
-"""Two sources that tell of one Xid of one GPU within so much speak of one episode (METHODS.md §1.8)."""
+"""Two sources that tell of one Xid of one GPU within so much speak of one episode, as in ``event_rules``."""
 INFRASTRUCTURE: Final = "infrastructure"
 APPLICATION: Final = "application"
 SCHEDULER: Final = "scheduler"
@@ -50,7 +50,8 @@ _HOST: Final[Mapping[str, tuple[str, int]]] = {
 _NEEDED: Final = ("nvidia-fabricmanager", "slurmd", "kubelet")
 """Services without which a job on the node cannot go on."""
 _OUTAGE_S: Final = (7.5, 30.0)
-"""One contiguous outage of a port that no collective survives: of NCCL 2.14 to 2.22, and of any (FACTS.md §0)."""
+"""One contiguous outage of a port that no collective survives: of NCCL 2.14 to 2.22, and of any (``NCCL_IB_TIMEOUT`` 18
+and 20)."""
 
 
 @dataclass(frozen=True, slots=True)

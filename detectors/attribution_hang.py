@@ -1,7 +1,7 @@
 """Whether a job stands still, and since when: by its steps where it tells them, else by what its GPUs draw.
 
 A rank that waits in a collective spins: the GPU reads 100 % busy and draws little. So busy everywhere and far less
-power than before, for ten minutes, is a hang (ByteRobust's limit for a job without traffic, METHODS.md §1.6).
+power than before, for ten minutes, is a hang (the limit for a job without traffic of ByteRobust, SOSP 2025).
 """
 
 from __future__ import annotations

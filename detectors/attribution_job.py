@@ -18,7 +18,7 @@ from graynode.pipeline.schema import JOB_ENDED
 
 BEFORE: Final = timedelta(minutes=10)
 AFTER: Final = timedelta(minutes=5)
-"""Causes are looked for from ten minutes before the end to five after it (METHODS.md §1.2, Meta's window)."""
+"""Causes are looked for from ten minutes before the end to five after it (Meta's window, HPCA 2025)."""
 LONGEST: Final = timedelta(hours=12)
 """A hang longer than this is looked at from so long before its end; what began earlier is told as standing still."""
 _SCHEDULER: Final = ("slurm:", "kubernetes:")

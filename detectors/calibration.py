@@ -2,7 +2,7 @@
 
 U(node, day) is the largest score of a node's day in parts of its threshold; a node-day with U ≥ 1 is a false finding
 where the node was healthy. Quantiles of healthy maxima on some days propose thresholds; other, later days judge them:
-they are accepted where the one-sided 95 % upper bound of the false rate there is within the budget (DESIGN.md §6.5).
+they are accepted where the one-sided 95 % upper bound of the false rate there is within the budget.
 No day proposes and judges. Findings cluster (a warm week, one odd node), so where there are any the bound is also
 taken from a bootstrap over whole nodes and whole days, and the worse of the two counts.
 """
@@ -104,7 +104,7 @@ def upper_share(told: int, of: int, confidence: float = CONFIDENCE) -> float:
     return 1.0 if told >= of else float(special.betaincinv(told + 1, of - told, confidence))
 
 
-def false_rate(node_days: pl.DataFrame, budget: float | None = None, seed: int = 1) -> Rate:
+def false_rate(node_days: pl.DataFrame, seed: int = 1) -> Rate:
     """The rate of ``told`` (bool) over rows of ``node_id``, ``day``, and its one-sided upper bound.
 
     Independent node-days give the exact bound. From two findings on, nodes and days are drawn whole as well (Owen's
@@ -162,8 +162,8 @@ def fit(
     rows = maxima.join(_frame(shipped, "shipped"), on=["detector", "signal", "window_s"], how="semi")
     propose, judge = split(rows, needed(budget))
     start = _start(propose, shipped, budget)
-    values = _raised(propose, start, shipped, budget)
-    rate = false_rate(exceeding(judge, values), budget, seed)
+    values = _raised(propose, start, budget)
+    rate = false_rate(exceeding(judge, values), seed)
     held = in_force or shipped
     capped = tuple(key for key, value in values.items() if key in held and value >= 1.9 * held[key])
     return Fitted(
@@ -214,9 +214,7 @@ def _tail_quantile(values: Floats, share: float) -> float:
     return begin + float(excess.mean()) * np.log((1.0 - _TAIL) / share) if len(excess) else begin
 
 
-def _raised(
-    propose: pl.DataFrame, start: Mapping[Key, float], shipped: Mapping[Key, float], budget: float
-) -> dict[Key, float]:
+def _raised(propose: pl.DataFrame, start: Mapping[Key, float], budget: float) -> dict[Key, float]:
     """All by one factor, until the proposing days themselves keep the budget, as far as they are enough to say so.
 
     One factor, so that the balance between the signals stays that of their own tails. A value just reached is passed:

@@ -1,8 +1,8 @@
 """Which ranks of a job do the same work, and which work on the same data.
 
 Roles are given (pipeline stage), or learned from *which* operations a rank runs and in which order, or from a pattern
-of rank numbers; never from how long they take: learning from levels makes a role of the slow nodes and absolves them
-(METHODS.md 1.9.3). A learned role spans at least two nodes, else a slow node could be a role.
+of rank numbers; never from how long they take: learning from levels makes a role of the slow nodes and absolves them.
+A learned role spans at least two nodes, else a slow node could be a role.
 """
 
 from __future__ import annotations

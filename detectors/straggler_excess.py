@@ -18,7 +18,7 @@ from graynode.detectors.residual import log_of
 from graynode.detectors.straggler_places import Places, lower_median, median, total
 
 _SPREAD_FLOOR: Final = 0.002
-"""Least spread between ranks in log units: 0.2 %, twice a GPU's own run-to-run spread in sgemm (METHODS.md 1.9.2)."""
+"""Least spread between ranks in log units: 0.2 %, twice a GPU's own run-to-run spread in Longhorn's sgemm runs."""
 _MOST_CORRELATED: Final = 0.9
 _CLEARLY: Final = 2.0
 """What pipelines share varies so many times more than what is left: then it can be seen how each role answers to it."""

@@ -136,7 +136,10 @@ def checked_week(text: str, now: datetime) -> str:
     if not text:
         year, week, _ = (now - _WEEK).isocalendar()
         return f"{year}-W{week:02}"
-    told = checked_period(text)
+    try:
+        told = checked_period(text)
+    except ConfigError:
+        told = ""
     if "W" not in told:
         raise ConfigError(f"--week {text}: an ISO week such as 2026-W48")
     if start_of(told) > now:

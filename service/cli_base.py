@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
@@ -14,6 +15,8 @@ from graynode.service.config import Config, ConfigError, load
 ConfigPath = Annotated[
     Path | None, typer.Option("--config", "-c", help="TOML file; default /etc/graynode/graynode.toml if it exists.")
 ]
+_ASK_THE_LAKE: Final = frozenset({"audit", "explain", "explain_job", "labels", "lemons", "nodes", "sql", "thresholds"})
+"""Roles that answer from the lake: where there is none, every answer is "nothing", and the reason is a wrong path."""
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")]
 
 
@@ -31,6 +34,8 @@ def call(role: str, *arguments: Any, function: str = "run", **keywords: Any) -> 
         if (error.name or "").startswith("graynode"):
             raise
         fail(f"{error.name} is not installed: this command needs the server part: pip install 'graynode[server]'")
+    if role in _ASK_THE_LAKE:
+        _say_if_no_lake(arguments[0])
     try:
         code = getattr(module, function)(*arguments, **keywords)
     except ConfigError as error:
@@ -40,6 +45,19 @@ def call(role: str, *arguments: Any, function: str = "run", **keywords: Any) -> 
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
     raise typer.Exit(code)
+
+
+def _say_if_no_lake(config: Config) -> None:
+    """A line on standard error where the lake's folder is not there; an object store is not looked at."""
+    path, there = config.lake.path, True
+    if "://" not in path:
+        with contextlib.suppress(OSError):  # no permission to look is no proof that it is not there
+            there = Path(path).exists()
+    if not there:
+        print(
+            f"graynode: no lake is at {path} (yet); --config FILE names the configuration of the roles that run",
+            file=sys.stderr,
+        )
 
 
 def load_config(path: Path | None, **flags: Any) -> Config:  # noqa: ANN401 (any TOML value)

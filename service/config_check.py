@@ -14,7 +14,8 @@ import msgspec
 from graynode.collectors import COLLECTORS
 from graynode.detectors import NAMES
 from graynode.service.agent_jobs import kubernetes_settings
-from graynode.service.config import Agent, Config
+from graynode.service.config import Config
+from graynode.service.config_tables import Agent
 from graynode.service.process import is_address
 
 _URL_CUT: Final = re.compile(r"(s3a?|gs|az|abfss?|https?):/?", re.IGNORECASE)

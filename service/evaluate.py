@@ -40,10 +40,10 @@ def _can_be_written(json_path: Path) -> None:
     """Asked before minutes are spent; an existing file is left as it is until there is a result."""
     if not json_path.parent.is_dir():
         raise ConfigError(f"--json {json_path}: its folder does not exist")
-    if json_path.is_dir():
-        raise ConfigError(f"--json {json_path}: is a folder; name a file in it")
-    there = json_path.exists()
     try:
+        if json_path.is_dir():
+            raise ConfigError(f"--json {json_path}: is a folder; name a file in it")
+        there = json_path.exists()
         with json_path.open("ab"):
             pass
         if not there:

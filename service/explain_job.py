@@ -111,6 +111,8 @@ def _judged(config: Config, jobs: Jobs, cluster: str, job_id: str, now: datetime
     policy = shipped().for_site({int(code): severity for code, severity in config.detect.xid_severity.items()})
     fresh = row(judge(Reader(lake).case(placed, now), policy), now)
     stored = _stored(lake, fresh)
+    if placed.end is None and fresh["verdict"] == "neither":
+        fresh["phase"] = "running"  # asked about before its end, and nothing says that it stands still
     shown, then = fresh, stored
     if stored is not None and placed.end is not None and now - placed.end > _KEPT and fresh["verdict"] == "unknown":
         shown, then = stored, None

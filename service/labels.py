@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from graynode.collectors.base import utc_now
 from graynode.service.config import Config, ConfigError
-from graynode.service.people import one_incident, one_node, say, who
+from graynode.service.people import known_gpu, one_incident, one_node, say, who
 from graynode.service.times import past
 
 VERDICTS: Final = ("true", "false", "unsure")
@@ -80,13 +80,23 @@ def repair(
     moment = now or utc_now()
     node_id, node = one_node(config, name)
     row: dict[str, Any] = {"ts": past("--at", at, moment), "node_id": node_id, "node": node, "logged_ts": moment}
-    row |= {"what": _text("--what", what), "who": who(by), "gpu_uuid": gpu or None}
+    row |= {"what": _text("--what", what), "who": who(by)}
+    row["gpu_uuid"] = known_gpu(config, node_id, node, gpu) if gpu else None
     if incident:
-        row["incident_id"] = one_incident(config, incident)["incident_id"]
+        row["incident_id"] = _incident_of(config, incident, node_id, node)
     say(config, [("repair", row)], now=moment)
     of = f" of {gpu}" if gpu else ""
     print(f"repair{of} of {node or node_id} at {row['ts']:%Y-%m-%d %H:%M} UTC is logged; its past begins anew there")
     return 0
+
+
+def _incident_of(config: Config, about: str, node_id: str, node: str | None) -> str:
+    """The incident's id; ``ConfigError`` where it is another node's."""
+    found = one_incident(config, about)
+    if found["node_id"] != node_id:
+        of = found["node"] or found["node_id"]
+        raise ConfigError(f"--incident {about}: is about {of}, not {node or node_id}; leave it out, or name {of}")
+    return str(found["incident_id"])
 
 
 def duration(text: str) -> timedelta:

@@ -38,7 +38,7 @@ SELECT node_id, max(ts) AS ts FROM (
 GROUP BY node_id
 """
 _OPEN: Final = """
-SELECT node_id, arg_min(title, since) AS title, min(since) AS since FROM (
+SELECT node_id, arg_min(title, (severity <> 'page', since)) AS title, min(since) AS since FROM (
   FROM incident WHERE cluster = {cluster} AND ts < TIMESTAMPTZ '{at}'
   QUALIFY row_number() OVER (PARTITION BY incident_id ORDER BY revision DESC) = 1)
 WHERE state <> 'resolved' AND severity <> 'digest' AND subject IN ('node', 'gpu', 'link')

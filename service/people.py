@@ -143,6 +143,19 @@ def one_node(config: Config, name: str) -> tuple[str, str | None]:
     raise ConfigError(f"the lake {config.lake.path} knows no node {name[:60]!r} in cluster {config.cluster!r}; {hint}")
 
 
+def known_gpu(config: Config, node_id: str, node: str | None, gpu: str) -> str:
+    """The UUID, if the node has or had such a GPU, or none of its GPUs is known. ``ConfigError`` shows what it has."""
+    rows = ask(
+        config,
+        f"SELECT gpu_uuid, any_value(slot) AS slot FROM gpu_homes WHERE node_id = {quoted(node_id)} "  # noqa: S608
+        f"AND cluster = {quoted(config.cluster)} GROUP BY gpu_uuid ORDER BY slot, gpu_uuid",
+    )
+    if not rows or gpu in [row["gpu_uuid"] for row in rows]:
+        return gpu
+    there = "".join(f"\n  {row['gpu_uuid']}  {row['slot'] or ''}".rstrip() for row in rows)
+    raise ConfigError(f"--gpu {gpu[:60]}: {node or node_id} has no such GPU; it has{there}")
+
+
 def ask(config: Config, sql: str) -> list[dict[str, Any]]:
     """Rows of a question to the lake. ``ConfigError`` where it cannot be asked."""
     try:

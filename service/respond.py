@@ -29,7 +29,7 @@ from graynode.pipeline.schema import INCIDENTS, SEVERITIES, stable_id
 from graynode.responders.base import Outcome, Responder
 from graynode.responders.webhook import UnsafeUrl, Webhook
 from graynode.service.config import Config, ConfigError
-from graynode.service.config import Webhook as WebhookSection
+from graynode.service.config_tables import Webhook as WebhookSection
 from graynode.service.incident_bus import Publisher, from_message
 from graynode.service.process import serve_metrics
 from graynode.service.quiet import Quiet

@@ -7,6 +7,7 @@ synthetic: a stage with more work, sequences of unequal length, slow reading of 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -24,12 +25,14 @@ _STEADY: Final = 0.25
 @dataclass(frozen=True, slots=True)
 class Profile:
     """What the recorded slow worker's excess looks like: by part of the work (its steps), around 1, and of the
-    optimizer. ``worker`` is its rank, ``ratio`` its busy time over its stage's; ``None`` where there is none."""
+    optimizer. ``worker`` is its rank, ``ratio`` its busy time over its stage's; ``None`` where there is none. ``well``
+    are the ranks that were made well, it among them."""
 
     parts: Mapping[str, FloatArray]
     optimizer: FloatArray
     worker: int | None = None
     ratio: float | None = None
+    well: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,42 +74,79 @@ def _low(micro: FloatArray) -> FloatArray:
 
 
 def healthy(trace: Trace) -> tuple[Trace, Profile]:
-    """The job with its slow worker made well, and that worker's excess as a profile."""
+    """The job with its slow workers made well, and the slowest one's excess as a profile."""
     whole = sums(trace)
     flat = Profile({part: np.ones(trace.steps) for part in trace.micro}, np.ones(trace.steps))
-    if trace.role is None:
+    like = _like(trace)
+    ratio = _over(whole.total, like)
+    slow = [int(w) for w in np.argsort(-ratio, kind="stable") if ratio[w] >= _FAR_ABOVE]
+    if not slow:
         return trace, flat
-    ratio = np.nanmedian(whole.total / _stage_median(whole.total, trace.role), axis=1)
-    worker = int(np.nanargmax(ratio))
-    if ratio[worker] < _FAR_ABOVE:
-        return trace, flat
-    excess = {part: _excess(s, trace.role, worker) for part, s in whole.busy.items()}
-    slower = _excess(trace.optimizer, trace.role, worker) if trace.optimizer is not None else None
+    worker = slow[0]
+    excess = {part: _excess(s, like, worker) for part, s in whole.busy.items()}
+    slower = _excess(trace.optimizer, like, worker) if trace.optimizer is not None else None
     size = float(ratio[worker] - 1.0)
     profile = Profile(
         {part: e / size for part, e in excess.items()},
         np.ones(trace.steps) if slower is None else slower / size,
         int(trace.rank[worker]),
         float(ratio[worker]),
+        tuple(int(trace.rank[w]) for w in slow),
     )
-    micro = {part: _scaled(m, worker, 1.0 + float(np.nanmedian(excess[part]))) for part, m in trace.micro.items()}
+    for each in slow:
+        trace = _well(trace, whole, like, each)
+    return trace, profile
+
+
+def _well(trace: Trace, recorded: Sums, like: IntArray, worker: int) -> Trace:
+    def usual(values: FloatArray) -> float:
+        by = 1.0 + float(np.nanmedian(_excess(values, like, worker)))
+        return by if np.isfinite(by) and by > 0 else 1.0
+
+    micro = {part: _scaled(m, worker, usual(recorded.busy[part])) for part, m in trace.micro.items()}
     optimizer = trace.optimizer
-    if optimizer is not None and slower is not None:
-        optimizer = _scaled(optimizer, worker, 1.0 + float(np.nanmedian(slower)))
-    return replace(trace, micro=micro, optimizer=optimizer), profile
+    if optimizer is not None and recorded.optimizer is not None:
+        optimizer = _scaled(optimizer, worker, usual(recorded.optimizer))
+    return replace(trace, micro=micro, optimizer=optimizer)
+
+
+def _like(trace: Trace) -> IntArray:
+    """Who does the same work: the stage, and where none is told, whoever runs the same operations."""
+    if trace.role is not None:
+        return trace.role
+    if not trace.traits:
+        return np.zeros(len(trace.rank), dtype=np.int64)
+    every = np.column_stack(list(trace.traits.values()))
+    return np.unique(every, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+
+def _over(values: FloatArray, like: IntArray) -> FloatArray:
+    """Of each worker, the median over steps of its seconds by the median of those who do the same; 0: not known."""
+    ratio = values / _stage_median(values, like)
+    known = np.isfinite(ratio)
+    return np.where(known.any(axis=1), _silent_median(np.where(known, ratio, np.nan), axis=1), 0.0)
 
 
 def _stage_median(values: FloatArray, role: IntArray) -> FloatArray:
     result = np.full(values.shape, np.nan)
     for stage in np.unique(role):
-        result[role == stage] = np.nanmedian(values[role == stage], axis=0)
+        result[role == stage] = _silent_median(values[role == stage], axis=0)
     return result
+
+
+def _silent_median(values: FloatArray, axis: int) -> FloatArray:
+    """NaN, without a warning, where nothing is known."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return np.asarray(np.nanmedian(values, axis=axis), dtype=np.float64)
 
 
 def _excess(values: FloatArray, role: IntArray, worker: int) -> FloatArray:
     others = (role == role[worker]) & (np.arange(len(role)) != worker)
-    excess = values[worker] / np.nanmedian(values[others], axis=0) - 1.0
-    return np.asarray(np.where(np.isfinite(excess), excess, np.nanmedian(excess)), dtype=np.float64)
+    excess = values[worker] / _silent_median(values[others], axis=0) - 1.0
+    known = np.isfinite(excess)
+    usual = float(np.median(excess[known])) if known.any() else 0.0
+    return np.asarray(np.where(known, excess, usual), dtype=np.float64)
 
 
 def _scaled(values: FloatArray, worker: int, by: float) -> FloatArray:

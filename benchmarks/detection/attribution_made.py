@@ -129,6 +129,9 @@ def _notes(trace: Trace, profile: Profile, victims: int) -> list[str]:
             f"{trace.name}: worker {profile.worker} is recorded at {profile.ratio:.2f} times its stage; it is made "
             "well for the base of all cases, and its excess, scaled, is the hardware fault"
         )
+        if len(profile.well) > 1:
+            others = ", ".join(str(rank) for rank in sorted(profile.well) if rank != profile.worker)
+            lines.append(f"{trace.name}: workers {others} are far above their stage too, and made well")
     else:
         lines.append(f"{trace.name}: no worker far above its stage: the hardware fault is a flat excess of all compute")
     if trace.role is None:

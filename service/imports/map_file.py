@@ -19,7 +19,8 @@ import msgspec
 
 from graynode.pipeline.schema import TABLES as CONTRACT
 from graynode.pipeline.schema import Field
-from graynode.service.config import ConfigError, Section
+from graynode.service.config import ConfigError
+from graynode.service.config_tables import Section
 from graynode.service.imports.map_units import conversion, known
 
 NEEDED: Final[Mapping[str, tuple[str, ...]]] = {

@@ -112,8 +112,27 @@ def primed(name: str, c: Cluster) -> State:
 @functools.cache
 def _primed(name: str, nodes: int, gpus: int, nodes_per_job: int) -> State:
     detector = make(name)
-    history = Cluster(nodes, gpus, nodes_per_job=nodes_per_job).history(step_h=12)
-    return detector.learn(history, {}) if isinstance(detector, Learner) else {}
+    return detector.learn(_history(nodes, gpus, nodes_per_job, 35, 12), {}) if isinstance(detector, Learner) else {}
+
+
+@functools.cache
+def _history(nodes: int, gpus: int, nodes_per_job: int, days: int, step_h: int) -> Round:
+    return Cluster(nodes, gpus, nodes_per_job=nodes_per_job).history(days, step_h=step_h)
+
+
+@functools.cache
+def _calm(count: int, nodes: int, gpus: int, nodes_per_job: int, steps: int) -> tuple[Round, ...]:
+    return tuple(Cluster(nodes, gpus, nodes_per_job=nodes_per_job, steps=steps).rounds(count))
+
+
+def calm(c: Cluster, count: int) -> tuple[Round, ...]:
+    """Windows of such a cluster without faults, made once: detectors change nothing that they are given."""
+    return _calm(count, c.nodes, c.gpus, c.nodes_per_job, c.steps)
+
+
+def every(name: str) -> int:
+    """Rounds between these detectors' change nothing (their own tests hold that), so they need not be made."""
+    return EVERY if name in ("forest", "hosts") else 1
 
 
 def play(detector: Detector, rounds: Any, state: State) -> tuple[pl.DataFrame, State]:
@@ -127,10 +146,11 @@ def play(detector: Detector, rounds: Any, state: State) -> tuple[pl.DataFrame, S
 
 @pytest.fixture(scope="module", params=NAMES)
 def healthy(request: pytest.FixtureRequest) -> tuple[str, pl.DataFrame, State, list[State]]:
-    """Two hours of healthy windows, the state after them and states on the way."""
-    detector, c = make(request.param), cluster(request.param)
+    """Ninety minutes of healthy windows, the state after them and states on the way."""
+    detector, c, step = make(request.param), cluster(request.param), every(request.param)
     state, states, found = primed(request.param, c), [], []
-    for round_ in c.rounds(180):
+    rounds = calm(c, 180) if step == 1 else (c.round(w, c.start_of(w)) for w in range(0, 180, step))
+    for round_ in rounds:
         scored = detector.score(round_, state)
         state = scored.state
         found.append(scored.findings)
@@ -160,8 +180,8 @@ def test_healthy_gpus_are_left_alone(healthy: tuple[str, pl.DataFrame, State, li
 
 def test_the_memory_is_bounded_by_the_entities(healthy: tuple[str, pl.DataFrame, State, list[State]]) -> None:
     """The state after ninety minutes is no larger than after seventy minutes."""
-    _, _, state, states = healthy
-    assert {n: f.height for n, f in state.items()} == {n: f.height for n, f in states[140].items()}
+    name, _, state, states = healthy
+    assert {n: f.height for n, f in state.items()} == {n: f.height for n, f in states[140 // every(name)].items()}
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -169,9 +189,7 @@ def faulty(request: pytest.FixtureRequest) -> tuple[str, pl.DataFrame]:
     """All findings of a run with the detector's own fault in it."""
     faults, windows = FAULTS[request.param]
     detector, c = make(request.param), cluster(request.param, faults)
-    # Rounds between the forest's change nothing (its own test holds that), so they need not be made
-    every = EVERY if request.param in ("forest", "hosts") else 1
-    rounds = (c.round(w, c.start_of(w)) for w in range(0, windows, every))
+    rounds = (c.round(w, c.start_of(w)) for w in range(0, windows, every(request.param)))
     found, _ = play(detector, rounds, primed(request.param, c))
     return request.param, found
 
@@ -260,7 +278,7 @@ def test_strange_frames_have_a_defined_answer(name: str, change: str) -> None:
     """Nothing raises, nothing pages, and healthy windows afterwards are quiet, whatever one window looked like."""
     detector, c = make(name), small(name, 4)
     state = primed(name, c)
-    rounds = list(c.rounds(8))
+    rounds = calm(c, 8)
     odd = [_strange(r, change) if 2 <= w < 5 else r for w, r in enumerate(rounds)]
     with np.errstate(all="raise", under="ignore"):
         found, _ = play(detector, odd, state)
@@ -275,7 +293,7 @@ def test_one_gpu_or_two_alone_are_never_told_by_comparison(name: str) -> None:
     """A machine without peers: nobody can say which of two is odd."""
     for gpus in (1, 2):
         detector, c = make(name), small(name, 1, 1, gpus=gpus)
-        found, _ = play(detector, c.rounds(30), primed(name, c))
+        found, _ = play(detector, calm(c, 30), primed(name, c))
         assert found.filter(TOLD).is_empty()
 
 
@@ -295,7 +313,8 @@ def test_a_shift_of_everything_is_one_finding_and_not_forty(name: str) -> None:
                 c[k][:] = calm[k] * share if share is not None else np.full(n, one[k][SICK])
 
     detector, c = make(name), cluster(name, {"gpu_fault": everywhere})
-    found, _ = play(detector, c.rounds(min(windows, 120)), primed(name, c))
+    rounds = (c.round(w, c.start_of(w)) for w in range(0, min(windows, 120), every(name)))
+    found, _ = play(detector, rounds, primed(name, c))
     per_round = found.filter(TOLD).group_by("ts").len()
     assert per_round.is_empty() or per_round.get_column("len").max() == 1
 
@@ -326,7 +345,7 @@ def test_a_job_of_one_rank_has_nobody_to_be_compared_with(name: str) -> None:
 def test_without_history_nobody_is_accused(name: str) -> None:
     """The first forty minutes of a new site, past the half hour that a job is compared with."""
     c = small(name, 2)
-    found, state = play(make(name), c.rounds(80), {})
+    found, state = play(make(name), calm(c, 80), {})
     assert found.filter(TOLD).is_empty()
     assert all(isinstance(frame, pl.DataFrame) for frame in state.values())
 
@@ -344,14 +363,20 @@ def test_without_history_nobody_is_accused(name: str) -> None:
 def test_a_clock_that_jumps_accuses_nobody(name: str, jump: timedelta) -> None:
     """Windows that go back or far ahead have a defined answer, and what comes after them is quiet."""
     c = small(name, 4)
-    times = [c.start_of(w) + (jump if w >= 6 else timedelta()) for w in range(14)]
-    rounds = [c.round(w, start) for w, start in enumerate(times)]
-    found, state = play(make(name), rounds, primed(name, c))
+    found, state = play(make(name), _jumping(jump, c.nodes, c.steps), primed(name, c))
     told = found.filter(TOLD)
     assert "page" not in told["severity"].to_list()
     assert told.filter(pl.col("signal") != "silent").is_empty(), told["message"].to_list()
-    again, _ = play(make(name), (c.round(w, c.start_of(w)) for w in range(14, 20)), state)
+    again, _ = play(make(name), calm(c, 20)[14:], state)
     assert again.filter(TOLD).filter(pl.col("signal") != "silent").is_empty()
+
+
+@functools.cache
+def _jumping(jump: timedelta, nodes: int, steps: int) -> tuple[Round, ...]:
+    """Six windows, and eight more on a clock that has jumped."""
+    c = Cluster(nodes=nodes, nodes_per_job=2, steps=steps)
+    times = [c.start_of(w) + (jump if w >= 6 else timedelta()) for w in range(14)]
+    return tuple(c.round(w, start) for w, start in enumerate(times))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -366,7 +391,7 @@ def test_rows_of_other_times_within_a_round_have_a_defined_answer(name: str) -> 
 
         return replace(r, **{t: made(getattr(r, t)) for t in FRAMES if getattr(r, t).height})
 
-    found, _ = play(make(name), (skewed(r) for r in c.rounds(12)), primed(name, c))
+    found, _ = play(make(name), (skewed(r) for r in calm(c, 12)), primed(name, c))
     assert found.filter(TOLD).is_empty()
 
 
@@ -378,8 +403,8 @@ def test_strange_history_teaches_nothing_that_accuses(name: str, change: str) ->
     """Whatever the past looks like, healthy windows after it are quiet."""
     detector, c = make(name), Cluster(nodes=2, nodes_per_job=2)
     assert isinstance(detector, Learner)
-    state = detector.learn(_strange(c.history(days=20, step_h=24), change), {})
-    found, _ = play(detector, c.rounds(6), state)
+    state = detector.learn(_strange(_history(c.nodes, c.gpus, c.nodes_per_job, 20, 24), change), {})
+    found, _ = play(detector, calm(c, 6), state)
     assert found.filter(TOLD).is_empty()
 
 

@@ -13,7 +13,8 @@ import pytest
 from kept_lake import DyingLake
 
 from graynode.pipeline.lake import Lake
-from graynode.service.config import Config, ConfigError, LakeSection
+from graynode.service.config import Config, ConfigError
+from graynode.service.config_tables import LakeSection
 from graynode.service.importing import run
 from graynode.service.imports.map import import_file
 from graynode.service.imports.map_file import parse

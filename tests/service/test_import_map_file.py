@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from graynode.service.config import Config, ConfigError, LakeSection
+from graynode.service.config import Config, ConfigError
+from graynode.service.config_tables import LakeSection
 from graynode.service.importing import run
 
 NOW = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)

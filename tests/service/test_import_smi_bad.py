@@ -17,7 +17,8 @@ from smi_files import FIXTURES, HEAD, NOW, REPORTS, XML, csv_row, import_smi, ma
 from graynode.pipeline.codec import to_batch
 from graynode.pipeline.lake import Lake
 from graynode.pipeline.schema import TABLES
-from graynode.service.config import Config, ConfigError, LakeSection
+from graynode.service.config import Config, ConfigError
+from graynode.service.config_tables import LakeSection
 from graynode.service.importing import run
 from graynode.service.imports.smi_csv import names_of
 from graynode.service.imports.smi_ledger import Ledger

@@ -10,7 +10,8 @@ from smi_files import HEAD, NOW, REPORTS, XML, csv_row, import_smi, unpacked, wr
 
 from graynode.pipeline.lake import Lake
 from graynode.pipeline.schema import TABLES
-from graynode.service.config import Config, LakeSection
+from graynode.service.config import Config
+from graynode.service.config_tables import LakeSection
 from graynode.service.importing import run
 from graynode.service.imports.smi import Asked, import_files
 

@@ -15,7 +15,8 @@ import polars as pl
 import pytest
 
 from graynode.pipeline.lake import Lake
-from graynode.service.config import Config, ConfigError, LakeSection
+from graynode.service.config import Config, ConfigError
+from graynode.service.config_tables import LakeSection
 from graynode.service.importing import run
 from graynode.service.imports.formats import infinitehbd, longhorn_sgemm
 

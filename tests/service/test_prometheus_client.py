@@ -15,7 +15,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from graynode.pipeline.lake import Lake
-from graynode.service.config import Config, ConfigError, LakeSection
+from graynode.service.config import Config, ConfigError
+from graynode.service.config_tables import LakeSection
 from graynode.service.prometheus.answer import NotAnAnswer, error_text, matrix
 from graynode.service.prometheus.client import Access, PrometheusClient
 from graynode.service.prometheus.command import Options, run

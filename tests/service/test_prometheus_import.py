@@ -22,7 +22,8 @@ import pytest
 from graynode.collectors.dcgm.targets import fleet_target
 from graynode.pipeline.lake import Lake
 from graynode.pipeline.schema import TABLES
-from graynode.service.config import Config, ConfigError, LakeSection
+from graynode.service.config import Config, ConfigError
+from graynode.service.config_tables import LakeSection
 from graynode.service.prometheus.command import Options, run
 
 KINDS = ("VictoriaMetrics", "Prometheus")

@@ -14,7 +14,8 @@ import pytest
 import small_fleet
 from fleet_series import gpu_series
 
-from graynode.service.config import Config, LakeSection
+from graynode.service.config import Config
+from graynode.service.config_tables import LakeSection
 from graynode.service.prometheus.command import Options, run
 
 DAYS, STEP_S = 3, 1800

@@ -15,7 +15,8 @@ from graynode.pipeline.codec import to_batch
 from graynode.pipeline.lake import Lake
 from graynode.pipeline.queries import Queries
 from graynode.pipeline.schema import TABLES
-from graynode.service.config import Config, LakeSection
+from graynode.service.config import Config
+from graynode.service.config_tables import LakeSection
 from graynode.service.importing import run as import_file
 from graynode.service.simulate import write
 

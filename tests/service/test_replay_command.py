@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from graynode.pipeline.lake import Lake
-from graynode.service.config import Config, ConfigError, LakeSection
+from graynode.service.config import Config, ConfigError
+from graynode.service.config_tables import LakeSection
 from graynode.service.imports.landing import land_rows
 from graynode.service.replaying import run
 
