@@ -19,6 +19,7 @@ Revision = dict[str, Any]
 Key = tuple[str, str]
 """Subject and cause."""
 
+_TIMES: Final = ("ts", "since", "opened_ts", "updated_ts", "resolved_ts", "due_ts")
 NODE_SUBJECTS: Final = ("node", "gpu", "link", None, "")
 """Subjects that are their node's; a switch without a name is the node's own NVSwitch."""
 SHARED: Final = frozenset({"rack", "domain", "switch", "rail", "job", "driver", "cluster"})
@@ -148,6 +149,29 @@ def taken_up(row: Revision, reopened: int) -> Case:
         nodes=dict.fromkeys(str(n) for e in entries for n in e.get("nodes") or ()),
         also=also,
     )
+
+
+def from_revisions(revisions: Iterable[Mapping[str, Any]], cluster: str) -> tuple[dict[Key, Case], dict[str, datetime]]:
+    """Where revisions of this cluster (others are passed over) left off, and when each incident first paged."""
+    latest: dict[str, Revision] = {}
+    reopened: dict[str, set[int]] = {}
+    paged: dict[str, datetime] = {}
+    for raw in revisions:
+        row = {**raw, **{name: ev.moment(raw.get(name)) for name in _TIMES}}
+        if row.get("cluster") != cluster or row["ts"] is None:
+            continue
+        identity = row["incident_id"]
+        if row["state"] == "open" and row["revision"] > 0:
+            reopened.setdefault(identity, set()).add(row["revision"])
+        if row.get("severity") == "page":
+            paged[identity] = min(paged.get(identity, row["ts"]), row["ts"])
+        if identity not in latest or row["revision"] > latest[identity]["revision"]:
+            latest[identity] = row
+    cases: dict[Key, Case] = {}
+    for row in sorted(latest.values(), key=lambda r: (r["ts"], r["incident_id"])):
+        case = taken_up(row, len(reopened.get(row["incident_id"], ())))
+        cases[key({**row, "of_cause": next(iter(sorted(case.of_causes)), None)})] = case
+    return cases, paged
 
 
 def known(case: Case, identity: str, new: ev.Entry) -> bool:

@@ -47,7 +47,6 @@ _MAX_DOUBLINGS: Final = 5
 _SEEN: Final = 2000
 _IDS_TOLD: Final = 50
 _NODES_KEPT: Final = 100_000
-_TIMES: Final = ("ts", "since", "opened_ts", "updated_ts", "resolved_ts", "due_ts")
 
 
 class Incidents:
@@ -86,25 +85,10 @@ class Incidents:
 
     def restore(self, revisions: Iterable[Mapping[str, Any]]) -> None:
         """Take up where these revisions left off. Those of other clusters are passed over."""
-        latest: dict[str, Revision] = {}
-        reopened: dict[str, set[int]] = {}
-        paged: dict[str, datetime] = {}
-        for raw in revisions:
-            row = {**raw, **{key: ev.moment(raw.get(key)) for key in _TIMES}}
-            if row.get("cluster") != self._cluster or row["ts"] is None:
-                continue
-            identity = row["incident_id"]
-            if row["state"] == "open" and row["revision"] > 0:
-                reopened.setdefault(identity, set()).add(row["revision"])
-            if row.get("severity") == "page":
-                paged[identity] = min(paged.get(identity, row["ts"]), row["ts"])
-            if identity not in latest or row["revision"] > latest[identity]["revision"]:
-                latest[identity] = row
+        cases, paged = ca.from_revisions(revisions, self._cluster)
+        self._cases |= cases
         for identity, when in sorted(paged.items(), key=lambda p: (p[1], p[0])):
             self._pages.note(identity, when)
-        for row in sorted(latest.values(), key=lambda r: (r["ts"], r["incident_id"])):
-            case = ca.taken_up(row, len(reopened.get(row["incident_id"], ())))
-            self._cases[ca.key({**row, "of_cause": next(iter(sorted(case.of_causes)), None)})] = case
 
     def add(self, findings: Iterable[ev.Finding], now: datetime) -> list[Revision]:
         """Take findings in; the revisions that people should hear of, in order of the findings."""

@@ -196,7 +196,8 @@ class Links:
         self, view: View, remembered: memory.Arrays, errors: Floats, window_s: int, cause: str
     ) -> Iterator[Candidate]:
         limit = self._thresholds.value(self.name, "errors", window_s)
-        grown = growth.advance(remembered, _grew(errors), np.full(len(view), window_s / 3600.0), view.t_s, _PRIOR)
+        hours = np.full(len(view), window_s / 3600.0)
+        grown = growth.advance(remembered, _grew(errors), hours, view.t_s, _PRIOR, _kinds(view))
         score = np.minimum(-np.log10(np.maximum(grown.p, 1e-300)), 300.0)
         for i in np.flatnonzero((errors > 0) & (score >= limit / 2)):
             which = [e for e in (_ERRORS if cause == "link_errors" else _NVLINK_ERRORS) if view.x[f"{e}_delta"][i] > 0]

@@ -20,7 +20,7 @@ _WAIT_S: Final = 1200.0
 """A job of long steps is judged this often, or its incident would be closed while it lasts (an hour)."""
 _GONE_S: Final = 6 * 3600.0
 _LIVE_S: Final = 600.0
-"""A rank that is silent for longer than the others of its job is no rank of it any more: it was started anew, smaller."""
+"""A rank that is silent so much longer than the others of its job is gone: the job was started anew, smaller."""
 _FEWEST: Final = 4
 """With fewer than three others nobody can say who is odd."""
 _MOST_JOBS: Final = 64
@@ -31,7 +31,10 @@ _PLACE: Final = ("cluster", "node_id", "node", "boot_id")
 _TEXTS: Final = ("job_id", *_PLACE, "gpu_uuid", "role")
 _WANTED: Final = {
     **dict.fromkeys(_TEXTS, pl.String()),
-    "ts": pl.Datetime("us", "UTC"), "rank": pl.Int32(), "step": pl.Int64(), "busy_s": pl.Float32(),
+    "ts": pl.Datetime("us", "UTC"),
+    "rank": pl.Int32(),
+    "step": pl.Int64(),
+    "busy_s": pl.Float32(),
 }
 COLUMNS: Final = tuple(_WANTED)
 """Columns of table ``step`` that are looked at."""

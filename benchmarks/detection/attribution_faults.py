@@ -19,6 +19,9 @@ from graynode.benchmarks.detection.intervals import FloatArray, IntArray
 
 _FAR_ABOVE: Final = 1.3
 """A worker at 1.3 times its stage's median is the trace's own slow one, and is made well for the base of the cases."""
+_LEAST_ABOVE: Final = 0.03
+_SPREADS: Final = 6.0
+"""Slow, if less far: 3 % and six robust spreads of the workers. It is made well, and no profile is taken of it."""
 _STEADY: Final = 0.25
 
 
@@ -74,33 +77,38 @@ def _low(micro: FloatArray) -> FloatArray:
 
 
 def healthy(trace: Trace) -> tuple[Trace, Profile]:
-    """The job with its slow workers made well, and the slowest one's excess as a profile."""
+    """The job with its slow workers made well, and the slowest one's excess as a profile if that is far above.
+
+    A slow worker left in the base would be named, rightly, in every job made of it and be counted as a false flag.
+    """
     whole = sums(trace)
     flat = Profile({part: np.ones(trace.steps) for part in trace.micro}, np.ones(trace.steps))
     like = _like(trace)
-    ratio = _over(whole.total, like)
-    slow = [int(w) for w in np.argsort(-ratio, kind="stable") if ratio[w] >= _FAR_ABOVE]
-    if not slow:
-        return trace, flat
-    worker = slow[0]
-    excess = {part: _excess(s, like, worker) for part, s in whole.busy.items()}
-    slower = _excess(trace.optimizer, like, worker) if trace.optimizer is not None else None
-    size = float(ratio[worker] - 1.0)
-    profile = Profile(
-        {part: e / size for part, e in excess.items()},
-        np.ones(trace.steps) if slower is None else slower / size,
-        int(trace.rank[worker]),
-        float(ratio[worker]),
-        tuple(int(trace.rank[w]) for w in slow),
-    )
+    ratio = _over(whole.total, like, trace)
+    slow = [int(w) for w in np.argsort(-ratio, kind="stable") if ratio[w] >= _outlying(ratio)]
+    well = trace
     for each in slow:
-        trace = _well(trace, whole, like, each)
-    return trace, profile
+        well = _well(well, whole, trace, like, each)
+    named = tuple(int(trace.rank[w]) for w in slow)
+    if not slow or ratio[slow[0]] < _FAR_ABOVE:
+        return well, replace(flat, well=named)
+    worker = slow[0]
+    size = float(ratio[worker] - 1.0)
+    parts = {part: _excess(s, like, trace, worker) / size for part, s in whole.busy.items()}
+    optimizer = flat.optimizer if trace.optimizer is None else _excess(trace.optimizer, like, trace, worker) / size
+    return well, Profile(parts, optimizer, int(trace.rank[worker]), float(ratio[worker]), named)
 
 
-def _well(trace: Trace, recorded: Sums, like: IntArray, worker: int) -> Trace:
+def _outlying(ratio: FloatArray) -> float:
+    """From which ratio on a worker is slow in truth: far beyond what the other workers of this job differ by."""
+    known = ratio[ratio > 0]
+    spread = 1.4826 * float(np.median(np.abs(known - np.median(known)))) if known.size else 0.0
+    return 1.0 + min(max(_LEAST_ABOVE, _SPREADS * spread), _FAR_ABOVE - 1.0)
+
+
+def _well(trace: Trace, recorded: Sums, told: Trace, like: IntArray, worker: int) -> Trace:
     def usual(values: FloatArray) -> float:
-        by = 1.0 + float(np.nanmedian(_excess(values, like, worker)))
+        by = 1.0 + float(np.median(_excess(values, like, told, worker)))
         return by if np.isfinite(by) and by > 0 else 1.0
 
     micro = {part: _scaled(m, worker, usual(recorded.busy[part])) for part, m in trace.micro.items()}
@@ -120,18 +128,29 @@ def _like(trace: Trace) -> IntArray:
     return np.unique(every, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
-def _over(values: FloatArray, like: IntArray) -> FloatArray:
-    """Of each worker, the median over steps of its seconds by the median of those who do the same; 0: not known."""
-    ratio = values / _stage_median(values, like)
-    known = np.isfinite(ratio)
-    return np.where(known.any(axis=1), _silent_median(np.where(known, ratio, np.nan), axis=1), 0.0)
+def _over(values: FloatArray, like: IntArray, trace: Trace) -> FloatArray:
+    """Of each worker, the median over steps of its seconds by those of the others that do the same, less what all
+    stages of its pipeline share; 0: not known."""
+    ratio = _silent_median(values, axis=1)
+    for role in np.unique(like):
+        ratio[like == role] /= _low_of_nodes(ratio[like == role][:, None], trace.node[like == role])
+    if trace.pipeline is not None and len(np.unique(like)) > 1:
+        for line in np.unique(trace.pipeline):
+            ratio[trace.pipeline == line] /= _lower_median(ratio[trace.pipeline == line][:, None])
+    return np.where(np.isfinite(ratio), ratio, 0.0)
 
 
-def _stage_median(values: FloatArray, role: IntArray) -> FloatArray:
-    result = np.full(values.shape, np.nan)
-    for stage in np.unique(role):
-        result[role == stage] = _silent_median(values[role == stage], axis=0)
-    return result
+def _low_of_nodes(values: FloatArray, node: IntArray) -> FloatArray:
+    """By step the lower median over nodes (each by its median): the halves of a slow node are not each other's
+    measure."""
+    return _lower_median(np.array([_silent_median(values[node == n], axis=0) for n in np.unique(node)]))
+
+
+def _lower_median(values: FloatArray) -> FloatArray:
+    ordered = np.sort(values, axis=0)
+    count = np.isfinite(values).sum(axis=0)
+    place = np.maximum(count - 1, 0) // 2
+    return np.asarray(np.take_along_axis(ordered, place[None], axis=0)[0], dtype=np.float64)
 
 
 def _silent_median(values: FloatArray, axis: int) -> FloatArray:
@@ -141,9 +160,12 @@ def _silent_median(values: FloatArray, axis: int) -> FloatArray:
         return np.asarray(np.nanmedian(values, axis=axis), dtype=np.float64)
 
 
-def _excess(values: FloatArray, role: IntArray, worker: int) -> FloatArray:
-    others = (role == role[worker]) & (np.arange(len(role)) != worker)
-    excess = values[worker] / _silent_median(values[others], axis=0) - 1.0
+def _excess(values: FloatArray, like: IntArray, trace: Trace, worker: int) -> FloatArray:
+    """By step, how much longer the worker took than the others that do the same; its usual where not known."""
+    others = (like == like[worker]) & (np.arange(len(like)) != worker)
+    if not others.any():
+        return np.zeros(values.shape[1])
+    excess = values[worker] / _low_of_nodes(values[others], trace.node[others]) - 1.0
     known = np.isfinite(excess)
     usual = float(np.median(excess[known])) if known.any() else 0.0
     return np.asarray(np.where(known, excess, usual), dtype=np.float64)

@@ -129,11 +129,11 @@ def _notes(trace: Trace, profile: Profile, victims: int) -> list[str]:
             f"{trace.name}: worker {profile.worker} is recorded at {profile.ratio:.2f} times its stage; it is made "
             "well for the base of all cases, and its excess, scaled, is the hardware fault"
         )
-        if len(profile.well) > 1:
-            others = ", ".join(str(rank) for rank in sorted(profile.well) if rank != profile.worker)
-            lines.append(f"{trace.name}: workers {others} are far above their stage too, and made well")
     else:
         lines.append(f"{trace.name}: no worker far above its stage: the hardware fault is a flat excess of all compute")
+    others = ", ".join(str(rank) for rank in sorted(profile.well) if rank != profile.worker)
+    if others:
+        lines.append(f"{trace.name}: recorded slower than the others of their stage, and made well too: {others}")
     if trace.role is None:
         lines.append(f"{trace.name}: no stages are told, so only learned roles are evaluated")
     if victims < len(trace.rank):

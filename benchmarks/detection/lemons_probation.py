@@ -88,15 +88,21 @@ Method = Callable[[Faults, float, int, float], float]
 
 
 def foretell(
-    faults: Faults, days: float, first_d: float, horizon_d: float, methods: dict[str, Method], apart_d: float = 0.0
-) -> Foretold:
-    """Ask every method at each return, ``apart_d`` after it, from what was known then."""
+    faults: Faults, days: float, first_d: float, horizon_d: float, methods: dict[str, Method], apart_d: float = 0.0,
+    most: int | None = None,
+) -> Foretold:  # fmt: skip
+    """Ask every method at each return, ``apart_d`` after it, from what was known then.
+
+    Each is fitted anew at each return, so that the time grows with their square: beyond ``most``, evenly taken ones.
+    """
     back = returns(faults.merged(apart_d))
+    usable = np.flatnonzero((back.at_d >= first_d) & (back.at_d + horizon_d <= days))
+    if most is not None and len(usable) > most:
+        usable = usable[np.linspace(0, len(usable) - 1, most).astype(np.int64)]
     cases, p = [], {name: [] for name in methods}  # type: ignore[var-annotated]
-    for node, came_d, next_d in zip(back.node.tolist(), back.at_d.tolist(), back.next_d.tolist(), strict=True):
+    for i in usable.tolist():
+        node, came_d, next_d = int(back.node[i]), float(back.at_d[i]), float(back.next_d[i])
         at_d = came_d + apart_d
-        if came_d < first_d or came_d + horizon_d > days:
-            continue
         past = faults.known(float(np.nextafter(at_d, np.inf))).merged(apart_d)  # the return itself is known
         cases.append(Case(node, came_d, next_d < horizon_d))
         for name, method in methods.items():

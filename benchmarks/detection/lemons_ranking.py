@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -11,6 +12,8 @@ from graynode.benchmarks.detection.intervals import FloatArray, IntArray, by_clu
 from graynode.benchmarks.detection.result import Figure
 from graynode.detectors.fault_history import Faults
 
+_LEAST_NODES: Final = 3
+"""Drawing one or two nodes with faults again and again says nothing of others."""
 Scorer = Callable[[Faults, float, float], FloatArray]
 """What was known at a moment, the moment, and the horizon in days → a score of each node; larger is likelier."""
 
@@ -90,6 +93,9 @@ def _figure(statistic: Callable[[IntArray], float], of: Held, rng: np.random.Gen
     nodes = len(of.faults)
     if not of.faults.sum():
         return Figure(None, note="no fault to foretell on the grid: the trace is too short or too quiet")
-    low, high = by_cluster(statistic, nodes, rng, draws)
     faulty = int((of.faults > 0).sum())
-    return Figure(statistic(np.ones(nodes, dtype=np.int64)), low, high, faulty, "n: nodes with a fault to foretell")
+    value = statistic(np.ones(nodes, dtype=np.int64))
+    if faulty < _LEAST_NODES:
+        return Figure(value, n=faulty, note="n: nodes with a fault to foretell; too few for an interval")
+    low, high = by_cluster(statistic, nodes, rng, draws)
+    return Figure(value, low, high, faulty, "n: nodes with a fault to foretell")

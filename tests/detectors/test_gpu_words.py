@@ -46,5 +46,5 @@ def test_a_title_names_the_slot(place: dict[str, str | None], said: str) -> None
     """As the message does, without brackets in brackets."""
     entry = dict.fromkeys(("link", "action", "action_source", "owner", "next_step"))
     entry |= {"severity": "ticket", "count": 1, "since": 0, "signal": "clock", "subject": "gpu", "gpu_uuid": UUID}
-    told = words({"cause": "slow_gpu", "node": "gpu-01", "node_id": "n1"}, [entry | place])
+    told = words({"cause": "slow_gpu", "node": "gpu-01", "node_id": "n1"}, [entry | place], {})
     assert (told["title"], told["gpu_uuid"]) == (said, UUID)

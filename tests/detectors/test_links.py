@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 
 import numpy as np
 import polars as pl
-from window_rounds import Cluster, Columns
+from window_rounds import START, Cluster, Columns
 
-from graynode.detectors.base import TOLD, State
+from graynode.detectors.base import TOLD, Round, State
 from graynode.detectors.links import Links, timeout
 from graynode.detectors.thresholds import for_site, shipped
 
@@ -235,18 +236,23 @@ def test_one_bad_port_of_several_is_named_among_its_neighbours() -> None:
     assert "all 2 ports of the node are concerned" in told(Cluster(nodes=4, link_fault=both), 7)["message"][0]
 
 
-def test_ports_and_generations_of_nvlinks_have_laws_of_their_own() -> None:
-    """Ports that often err do not excuse an Ethernet port that never did: groups follow the kind of link."""
-    detector, state = Links(), {}
+def test_kinds_of_ports_have_laws_of_their_own() -> None:
+    """InfiniBand ports that err every hour do not excuse an Ethernet port that errs where none of its kind ever did."""
+    c, kinds = Cluster(nodes=16, gpus=1), pl.Series(["infiniband"] * 16 + ["ethernet"] * 16)
+    errors = np.repeat([1.0, 0.0], 16)
 
-    def fault(_: int, c: Columns) -> None:
-        c["symbol_errors_delta"][:] = 1.0
+    def mixed(r: Round) -> Round:
+        return replace(r, link=r.link.with_columns(link_kind_last=kinds, symbol_errors_delta=pl.Series(errors)))
 
-    for round_ in Cluster(nodes=4, link_fault=fault).rounds(2):
-        kinds = ["infiniband"] * 4 + ["ethernet"] * 4
-        mixed = replace(round_, link=round_.link.with_columns(link_kind_last=pl.Series(kinds)))
-        state = detector.score(mixed, state).state
-    assert state["link"].height == 8
+    hour = mixed(c.round(0, START - timedelta(hours=1), 3600))
+    hours = pl.Series("ts", [START - timedelta(hours=h) for h in range(1, 841)]).cast(pl.Datetime("us", "UTC"))
+    past = replace(hour, link=hour.link.drop("ts").join(hours.to_frame(), how="cross"))
+    detector = Links()
+    state = detector.learn(past, {})
+    errors[20] = 1.0
+    found = detector.score(mixed(c.round(0, START)), state).findings.filter(pl.col("signal") == "errors")
+    assert found["node_id"].to_list() == ["id-node010"]
+    assert found["score"][0] > 5.0
 
 
 def test_a_gpu_that_never_had_all_of_its_model_s_nvlinks_is_told() -> None:

@@ -37,8 +37,25 @@ def test_every_slow_worker_is_made_well_before_application_causes_are_made() -> 
     well, profile = faults.healthy(trace)
     assert set(profile.well) == {16, 20}
     assert faults.healthy(well)[1].worker is None
-    assert any("far above their stage too" in note for note in make(trace, (1, 0), Sizes(2, 1)).notes)
+    assert any("made well too: 20" in note for note in make(trace, (1, 0), Sizes(2, 1)).notes)
     assert flags(trace) == 0
+
+
+def test_a_worker_that_is_a_little_slow_is_made_well_and_makes_no_profile() -> None:
+    """12 % where the others differ by less than 1 %: slow in truth; its excess is too near the noise for a profile."""
+    trace = attribution_trace.parse(slower(operations(stages=4), [20], 1.12), "little")
+    well, profile = faults.healthy(trace)
+    assert profile.well == (20,)
+    assert profile.worker is None
+    assert faults.healthy(well)[1].well == ()
+
+
+def test_a_longer_pipeline_is_no_slow_worker() -> None:
+    """Pipeline 1 gets longer sequences in all its stages: its workers stay as they were recorded."""
+    table = operations(stages=4)
+    longer = (pl.col("dp_rank") == 1) & pl.col("optype").str.contains("compute")
+    table = table.with_columns(pl.when(longer).then(pl.col("duration") * 1.2).otherwise("duration").alias("duration"))
+    assert faults.healthy(attribution_trace.parse(table, "long"))[1].well == ()
 
 
 def test_without_stages_the_slow_worker_is_made_well_too() -> None:

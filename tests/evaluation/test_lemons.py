@@ -11,7 +11,7 @@ import pytest
 from graynode.benchmarks.detection import lemons_baselines as others
 from graynode.benchmarks.detection import lemons_probation as back
 from graynode.benchmarks.detection.lemons import ours, run
-from graynode.benchmarks.detection.lemons_ranking import Setting, grid, held, looked_at
+from graynode.benchmarks.detection.lemons_ranking import Setting, grid, held, looked_at, share_of
 from graynode.benchmarks.detection.lemons_trace import read
 from graynode.benchmarks.detection.result import DataError
 from graynode.detectors.fault_history import Faults
@@ -212,3 +212,33 @@ def test_a_short_trace_has_no_figure_but_a_note(tmp_path: Path) -> None:
     assert figure.value is None
     assert "too short" in figure.note
     assert result.figures["all.refault_7d.brier"].value is None
+
+
+def test_node_names_may_be_numbers(tmp_path: Path) -> None:
+    """Another site numbers its nodes; what is neither name nor number is refused with the value."""
+    numbered = [
+        {**e, "node_id": int(str(e["node_id"])[1:] or 0)} for e in [event("n3", 1.0, True), event("n3", 2.0, False)]
+    ]
+    assert read(write(tmp_path, numbered)).names == ["3"]
+    with pytest.raises(DataError, match=r"node_id None is no name or number"):
+        read(write(tmp_path, [{**numbered[0], "node_id": None}]))
+
+
+def test_two_nodes_with_faults_carry_no_interval() -> None:
+    """The share is what it is; how sure one may be of it two nodes do not tell."""
+    history = faults(20, (0, 70.0, 71.0), (1, 80.0, 81.0))
+    one = held(history, ours, Setting((60.0, 67.0, 74.0), 28.0, 0.1))
+    figure = share_of(one, np.random.default_rng(1), 50)
+    assert (figure.n, figure.ci_low, figure.ci_high) == (2, None, None)
+    assert "too few" in figure.note
+
+
+def test_a_large_trace_is_foretold_at_evenly_taken_returns() -> None:
+    """At most so many returns, over the whole trace; all of them where nothing limits it."""
+    history = faults(40, *((n, 60.0 + 2 * n, 60.5 + 2 * n) for n in range(40)))
+    methods = {"constant": back.constant(7.0)}
+    every = back.foretell(history, 200.0, 60.0, 7.0, methods)
+    some = back.foretell(history, 200.0, 60.0, 7.0, methods, most=10)
+    assert len(every.cases) == 40
+    assert len(some.cases) == 10
+    assert (some.cases[0], some.cases[-1]) == (every.cases[0], every.cases[-1])

@@ -319,6 +319,16 @@ def test_an_unknown_end_is_told_as_one_and_fits_the_terminal(site: Site, config:
     assert max(len(line) for line in sink.getvalue().splitlines()) <= 80
 
 
+def test_a_job_that_runs_does_not_stand_still(site: Site, config: Config) -> None:
+    """Asked about before its end, with nothing that speaks against it: it runs, in text and for a machine."""
+    site.job(state=None)
+    code, text = asked(config, "7", now=END)
+    assert code == 0
+    assert "runs, and nothing says that code or machine failed" in " ".join(text.split())
+    assert "standing still" not in text
+    assert json.loads(asked(config, "7", now=END, as_json=True)[1])["phase"] == "running"
+
+
 def test_json_for_a_machine(site: Site, config: Config) -> None:
     """The row with its arrays read; what was said at the time beside it, where it differs."""
     site.job()

@@ -64,8 +64,10 @@ def test_a_verdict_goes_by_the_beginning_of_the_id_and_lands(site: Site) -> None
         (("repair", "n1"), "--what"),
         (("repair", "n1", "--what", "fan", "--at", "2999-01-01"), "is still to come"),
         (("repair", "n1", "--what", "fan", "--at", "yesterday"), "a date or time such as"),
+        (("repair", "n1", "--what", "fan", "--incident", TWO), "is about n2, not n1"),
         (("audit", "--week", "2999-W01"), "is still to come"),
         (("audit", "--week", "2026-11-20"), "an ISO week such as"),
+        (("audit", "--week", "2026-W60"), "--week 2026-W60: an ISO week such as"),
         (("audit", "--week", "2020-W01"), "the lake saw none then"),
     ],
 )
@@ -123,6 +125,20 @@ def test_a_repair_may_lie_in_the_past_and_says_when_it_was_logged(site: Site) ->
     assert row["ts"].isoformat() == "2026-11-29T08:00:00+00:00"
     assert row["logged_ts"] > row["ts"]
     assert (row["node_id"], row["gpu_uuid"], row["incident_id"]) == ("id-n1", "GPU-1", ONE)
+
+
+def test_a_gpu_that_the_node_never_had_is_not_repaired(site: Site) -> None:
+    """Its past would go on, and nobody would see why; what the node has is shown. One that has left is known still."""
+    there = {"cluster": "prod", "node_id": "id-n1", "node": "n1", "kind": "gpu"}
+    left = {"ts": NOW - timedelta(days=9), "entity": "GPU-1", "slot": "0000:19:00.0", **there}
+    now = {"ts": NOW - timedelta(days=2), "entity": "GPU-2", "slot": "0000:19:00.0", **there}
+    site.write("inventory", [left, now])
+    ended = site.run("repair", "n1", "--what", "riser", "--gpu", "GPU-3")
+    assert ended.returncode == 2
+    assert "--gpu GPU-3: n1 has no such GPU; it has" in ended.stderr
+    assert "GPU-2  0000:19:00.0" in ended.stderr
+    assert site.run("repair", "n1", "--what", "swapped", "--gpu", "GPU-1").returncode == 0
+    assert [row["gpu_uuid"] for row in site.said("repair")] == ["GPU-1"]
 
 
 def revision(number: int = 0, **columns: object) -> dict[str, object]:

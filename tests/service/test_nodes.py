@@ -75,6 +75,15 @@ def test_a_person_reads_counts_and_may_choose(config: Config) -> None:
     assert "gpu-a" not in text
 
 
+def test_a_page_is_the_reason_before_an_older_ticket(config: Config) -> None:
+    """Suspect since the first of them; why is the worst of them."""
+    ticket = incident("b", 5) | {"severity": "ticket", "title": "GPU 1 is slow"}
+    land(config, "incident", ticket, incident("b", 2), incident("b", 1))
+    ((row,), code) = (json.loads(listed(config, as_json=True)[1])["nodes"], listed(config)[0])
+    assert code == 0
+    assert (row["why"], row["since"]) == ("GPU 3 is lost", ago(5).isoformat())
+
+
 def test_an_imported_history_has_no_silent_nodes(config: Config) -> None:
     """Where no window is kept at all, nobody can be silent."""
     land(config, "event", {"ts": ago(30), "node_id": "a", "kind": "fault_start", "message": "x", "event_id": "1"})
