@@ -32,7 +32,9 @@ def parse(rows: pl.DataFrame, name: str) -> Work:
     try:
         times = rows.select(pl.col("worker", "time").cast(pl.Int64), pl.col(value).cast(pl.Float64).alias("seconds"))
     except pl.exceptions.PolarsError as error:
-        raise DataError(f"{name}: {error}; expected numbers as worker, time and {value}") from error
+        raise DataError(
+            f"{name}: {str(error).splitlines()[0]}; expected numbers as worker, time and {value}"
+        ) from error
     usable = times.drop_nulls().filter(pl.col("seconds").is_finite() & (pl.col("seconds") > 0))
     table = usable.pivot(on="worker", index="time", values="seconds", aggregate_function="median").sort("time")
     workers = sorted(int(c) for c in table.columns if c != "time")

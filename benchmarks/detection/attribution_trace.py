@@ -80,7 +80,7 @@ def _clean(rows: pl.DataFrame, name: str) -> tuple[pl.DataFrame, list[str]]:
         )
     except pl.exceptions.PolarsError as error:
         raise DataError(
-            f"{name}: {error}; expected whole numbers as rank, step, seq_id, mb_id and mc, "
+            f"{name}: {str(error).splitlines()[0]}; expected whole numbers as rank, step, seq_id, mb_id and mc, "
             "seconds as duration and start_ts"
         ) from error
     once = ops.unique(maintain_order=True)
