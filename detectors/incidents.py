@@ -43,6 +43,8 @@ from graynode.pipeline.schema import stable_id
 
 _TELL_AGAIN: Final = timedelta(hours=1)
 _TELL_DAILY: Final = timedelta(days=1)
+_REPAIR_SLACK: Final = timedelta(minutes=2)
+"""The window that was open when somebody logged the repair may still tell of before."""
 _MAX_DOUBLINGS: Final = 5
 _SEEN: Final = 2000
 _IDS_TOLD: Final = 50
@@ -122,11 +124,13 @@ class Incidents:
                 over.append(self._say(case, "resolved", now))
         return over + self._spoken_for(now)
 
-    def repaired(self, node_id: str, now: datetime, gpu_uuid: str | None = None) -> list[Revision]:
-        """A logged repair of a node, or of one GPU of it, ends what was known of it."""
+    def repaired(
+        self, node_id: str, now: datetime, gpu_uuid: str | None = None, at: datetime | None = None
+    ) -> list[Revision]:
+        """A logged repair of a node, or of one GPU of it, ends what was known of it; not what was seen after ``at``."""
         over: list[Revision] = []
         for case in self._cases.values():
-            if case.told["node_id"] != node_id or case.resolved:
+            if case.told["node_id"] != node_id or case.resolved or case.latest > (at or now) + _REPAIR_SLACK:
                 continue
             for e in case.entries:
                 if gpu_uuid is None or e["gpu_uuid"] == gpu_uuid:

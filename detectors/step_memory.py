@@ -31,11 +31,8 @@ _PLACE: Final = ("cluster", "node_id", "node", "boot_id")
 _TEXTS: Final = ("job_id", *_PLACE, "gpu_uuid", "role")
 _WANTED: Final = {
     **dict.fromkeys(_TEXTS, pl.String()),
-    "ts": pl.Datetime("us", "UTC"),
-    "rank": pl.Int32(),
-    "step": pl.Int64(),
-    "busy_s": pl.Float32(),
-}
+    "ts": pl.Datetime("us", "UTC"), "rank": pl.Int32(), "step": pl.Int64(), "busy_s": pl.Float32(),
+}  # fmt: skip
 COLUMNS: Final = tuple(_WANTED)
 """Columns of table ``step`` that are looked at."""
 _SCHEMA: Final = {

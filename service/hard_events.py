@@ -81,7 +81,8 @@ class HardEvents:
             self._incidents.scheduler_says(states)
             revisions = self._incidents.add(found, now)
             for repair in repairs:
-                revisions += self._incidents.repaired(str(repair["node_id"]), now, repair.get("gpu_uuid"))
+                node_id, gpu_uuid = str(repair["node_id"]), repair.get("gpu_uuid")
+                revisions += self._incidents.repaired(node_id, now, gpu_uuid, repair.get("ts"))
             self._publish(revisions, [f for f in found if not is_clearing(f)])
         self._settle()
         return len(events)

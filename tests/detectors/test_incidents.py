@@ -181,6 +181,14 @@ def test_a_repair_ends_it() -> None:
     assert states(incidents.repaired("n1", at(60), UUID)) == [("resolved", 1)]
 
 
+def test_a_repair_ends_nothing_that_was_seen_after_it() -> None:
+    """One that is logged for an earlier time says nothing of what came later."""
+    incidents = Incidents("test")
+    incidents.add(from_events([event(86400, code=64, gpu_uuid=UUID)]), at(86400))
+    assert incidents.repaired("n1", at(90000), at=at(3600)) == []
+    assert states(incidents.repaired("n1", at(90000), at=at(86460))) == [("resolved", 1)]
+
+
 def test_what_comes_back_is_the_same_incident() -> None:
     """Evidence within a day opens it again as its next revision; later it is a new incident."""
     incidents = Incidents("test", resolve_after_s=600)

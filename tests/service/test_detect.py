@@ -108,6 +108,24 @@ def test_windows_become_findings_incidents_and_round_rows_on_the_bus(tmp_path: P
     assert incidents[0]["opened_ts"].startswith("2026-03-02T06:12:00")
 
 
+def test_a_rank_that_computes_longer_in_table_step_becomes_an_incident_about_its_gpu(tmp_path: Path) -> None:
+    """Steps of a training loop in the lake, a rank 8 % slower in all of them: one ticket, slow_gpu."""
+
+    def slow(_: int, c: Columns) -> None:
+        c["busy_s"][SICK] *= 1.08
+
+    c, lake = Cluster(nodes=4, steps=8, step_fault=slow), Lake(str(tmp_path / "lake"))
+    windows = list(c.rounds(24))
+    lake.write("step", pl.concat([r.steps for r in windows]))
+    land(lake, windows)
+    config = settings(tmp_path, detectors=["rules", "stragglers"])
+    role = Role(tmp_path, config, c.start_of(24) + timedelta(seconds=20))
+    assert role.steps() == 24
+    role.detect.close()
+    incidents = [from_message(m) for m in heard(tmp_path, INCIDENTS)]
+    assert {(i["cause"], i["gpu_uuid"], i["severity"]) for i in incidents} == {("slow_gpu", "GPU-001-3", "ticket")}
+
+
 def test_a_round_waits_for_its_windows_to_close_and_ninety_seconds_at_most(tmp_path: Path) -> None:
     """Closed by the pipeline: at once. Not closed: 90 s after the window's end, and not before."""
     c, lake = Cluster(nodes=2), Lake(str(tmp_path / "lake"))
