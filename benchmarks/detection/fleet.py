@@ -25,6 +25,8 @@ from graynode.detectors.thresholds import shipped
 CASES: Final = tuple(Case(f, s) for f in FAMILIES for s in f.severities)
 FIVE: Final = Case(FAMILIES[0], SEVERE_5PCT)
 EACH: Final = 300
+BUDGET: Final = 2e-4
+"""False findings per node-day, as ``detect.budget_per_node_day`` has it."""
 _METHODS_MIN: Final = {(0.3, 0.003): 4.5, (0.6, 0.003): 8.5, (0.8, 0.003): 23.0, (0.6, 0.01): 14.0}
 """Delays of a 5 % slowdown that a simulation beforehand gave (correlation and offset; t4)."""
 
@@ -59,16 +61,17 @@ def run(data: Path | None, seed: int, *, full: bool = False) -> Result:
     if full:
         more, wrong = large_blind(seed)
         site_figures, site_failures = site_figures | more, site_failures + wrong
+    figures |= site_figures
     return Result(
         track="fleet",
         seed=seed,
         n=Size().nodes * extent.base_days * extent.seeds,
-        figures=figures | site_figures,
+        figures=figures,
         baselines=fleet_baselines.measured(BASE, seed),
         ablations=fleet_ablations.measured(BASE, seed, _limits(cells, BASE)),
         thresholds_sha256=digest,
         data_sha256={"detectors/thresholds.json": shipped().digest},
-        failures=failures + site_failures,
+        failures=[*failures, *site_failures, *over_budget(figures)],
         notes=_notes(full),
         simulated=True,
     )
@@ -158,6 +161,15 @@ def _sweep(seed: int, extent: _Extent, cells: dict[str, Any]) -> Figures:
         delay = sweep.enriched(noise, [FIVE], EACH, limits, generator(seed, 9, i)).delay_min[FIVE.name]
         figures |= fleet_figures.of_delays(f"{name}.{FIVE.name}", delay, generator(seed, 10, i), _to_reach(noise))
     return figures
+
+
+def over_budget(figures: Figures) -> list[str]:
+    """Where more false findings came than the budget has."""
+    return [
+        f"{name}: {figure.value:.2g}, the budget is {BUDGET:g}; {figure.note}"
+        for name, figure in figures.items()
+        if name.endswith("false_per_node_day") and figure.value is not None and figure.value > BUDGET
+    ]
 
 
 def _to_reach(noise: Noise) -> str:

@@ -12,7 +12,7 @@ from graynode.benchmarks.detection.faults import FAMILIES
 from graynode.benchmarks.detection.fleet_core import Limits, Method, Size
 from graynode.benchmarks.detection.fleet_sweep import BASE, CELLS, Case, NodeDays, generator
 from graynode.benchmarks.detection.frozen import frozen
-from graynode.benchmarks.detection.result import DataError
+from graynode.benchmarks.detection.result import DataError, Figure
 
 SLOW = FAMILIES[0]
 LIMITS = Limits(0.18, 0.18)
@@ -139,3 +139,11 @@ def test_it_makes_its_own_data(tmp_path: Path) -> None:
     """A folder of data is refused with the way out."""
     with pytest.raises(DataError, match="leave --data out"):
         fleet.run(tmp_path, 1)
+
+
+def test_false_findings_above_the_budget_are_failures() -> None:
+    """A rate above it is listed with its name, one within it is not, whatever the bound."""
+    rates = {"a.false_per_node_day": 8e-4, "b.false_per_node_day": 0.0, "c.recall": 0.5}
+    figures = {name: Figure(value, note="3 events") for name, value in rates.items()}
+    (said,) = fleet.over_budget(figures)
+    assert said.startswith("a.false_per_node_day: 0.0008")
