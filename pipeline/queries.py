@@ -7,6 +7,7 @@ there too, empty, with its columns.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -51,8 +52,22 @@ _NOW: Final[Mapping[str, tuple[str, str, str]]] = {
 }
 """Change logs as of their latest row."""
 
-_VIEWS: Final = {**identity_views.VIEWS, **quality_views.VIEWS, **job_views.VIEWS}
-_MACROS: Final = {**identity_views.MACROS, **quality_views.MACROS}
+_DERIVED: Final[Mapping[str, str]] = {
+    "fields": "",
+    **{
+        name: f"FROM {table} QUALIFY row_number() OVER (PARTITION BY {key} ORDER BY {order} DESC) = 1"
+        for name, (table, key, order) in _NOW.items()
+    },
+    **identity_views.VIEWS,
+    **quality_views.VIEWS,
+    **job_views.VIEWS,
+    **identity_views.MACROS,
+    **quality_views.MACROS,
+}
+"""What is made of tables, in the order of making: the table ``fields``, views by name, macros by signature."""
+_LISTS: Final = {"show", "tables", "information_schema", "duckdb_views", "duckdb_tables", "duckdb_columns", "pragma"}
+"""Words of a statement that asks what there is."""
+_WORD: Final = re.compile(r"[a-z_][a-z0-9_]*")
 
 _ALLOWED: Final = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
 
@@ -84,7 +99,9 @@ class Files(Protocol):
 
 
 class Queries:
-    """Read-only SQL over a lake. Views follow the lake: ``refresh`` is called before each question."""
+    """Read-only SQL over a lake. Views follow the lake: those that a question names are made anew before it where their
+    tables were committed since. All are there once somebody wants the list (``names``), or a question names an unknown.
+    """
 
     def __init__(self, lake: Files, *, memory_limit: str = "2GB", threads: int = 2) -> None:
         self._lake = lake
@@ -100,20 +117,25 @@ class Queries:
         self._connection.execute("SET enable_external_access = false")
         self._connection.execute("SET lock_configuration = true")
 
-    def refresh(self) -> None:
-        """Make the views anew of tables that were committed since, so that answers are never stale."""
+    def refresh(self, sql: str | None = None) -> None:
+        """Make what ``sql`` names (everything for ``None``) and is not as the lake is, so that answers are never stale.
+
+        A view over many files opens each of them when it is made: only what is asked for is worth that.
+        """
+        words = None if sql is None else _words(sql)
+        if words is not None and words & _LISTS:
+            words = None
         with self._lock:
             for table in TABLES.values():
-                version = self._lake.version(table.name)
-                if self._versions.get(table.name) != version:
-                    self._define(table)
-                    self._versions[table.name] = version
-            if not self._columns:
-                self._derive()
+                if words is None or table.name in words:
+                    self._follow(table)
+            for name, text in _DERIVED.items():
+                if name not in self._columns and (words is None or name.partition("(")[0] in words):
+                    self._derive(name, text)
 
     def ask(self, sql: str) -> duckdb.DuckDBPyRelation:
         """The answer of one statement, not yet fetched. ``QueryError`` where it is wrong or would change anything."""
-        self.refresh()
+        self.refresh(sql)
         cursor = self._connection.cursor()
         try:
             statements = cursor.extract_statements(sql)
@@ -121,7 +143,12 @@ class Queries:
                 raise QueryError(f"one statement at a time, please; this is {len(statements)}")
             if statements[0].type not in _ALLOWED:
                 raise QueryError(f"the lake is read-only: {statements[0].type.name} is refused")
-            return cursor.sql(statements[0].query)
+            query = statements[0].query
+            try:
+                return cursor.sql(query)
+            except duckdb.CatalogException:
+                self.refresh()  # what it names, if it is there under another spelling, or else a hint at what there is
+                return cursor.sql(query)
         except duckdb.Error as error:
             raise QueryError(str(error)) from error
 
@@ -152,22 +179,25 @@ class Queries:
         """Let the database go."""
         self._connection.close()
 
-    def _derive(self) -> None:
-        """What is made of the tables' views: once, for views follow what they are made of."""
-        latest = {
-            name: f"FROM {table} QUALIFY row_number() OVER (PARTITION BY {key} ORDER BY {order} DESC) = 1"
-            for name, (table, key, order) in _NOW.items()
-        }
-        self._connection.register("contract", quality_views.fields())
-        self._connection.execute("CREATE TABLE fields AS FROM contract")
-        self._connection.unregister("contract")
-        for name, sql in (latest | _VIEWS).items():
-            self._connection.execute(f"CREATE OR REPLACE VIEW {name} AS {sql}")
-        for signature, sql in _MACROS.items():
-            self._connection.execute(f"CREATE OR REPLACE MACRO {signature} AS TABLE {sql}")
-        for name in ("fields", *(latest | _VIEWS)):
-            self._columns[name] = tuple(self._connection.sql(f"FROM {name} LIMIT 0").columns)
-        self._columns |= dict.fromkeys(_MACROS, ())
+    def _follow(self, table: Table) -> None:
+        version = self._lake.version(table.name)
+        if self._versions.get(table.name) != version:
+            self._define(table)
+            self._versions[table.name] = version
+
+    def _derive(self, name: str, text: str) -> None:
+        """What is made of tables' views: once, for views follow what they are made of."""
+        if name == "fields":
+            self._connection.register("contract", quality_views.fields())
+            self._connection.execute("CREATE TABLE fields AS FROM contract")
+            self._connection.unregister("contract")
+        elif "(" in name:
+            self._connection.execute(f"CREATE OR REPLACE MACRO {name} AS TABLE {text}")
+            self._columns[name] = ()
+            return
+        else:
+            self._connection.execute(f"CREATE OR REPLACE VIEW {name} AS {text}")
+        self._columns[name] = tuple(self._connection.sql(f"FROM {name} LIMIT 0").columns)
 
     def _define(self, table: Table) -> None:
         source = _source(table, self._lake.files(table.name))
@@ -180,6 +210,20 @@ class Queries:
             "WHERE date BETWEEN CAST(since AS TIMESTAMPTZ)::DATE AND CAST(until AS TIMESTAMPTZ)::DATE "
             f"AND ts >= CAST(since AS TIMESTAMPTZ) AND ts < CAST(until AS TIMESTAMPTZ){qualify}"
         )
+
+
+def _words(sql: str) -> set[str]:
+    """Words of a statement, and of everything that it names, and so on."""
+    found, new = set[str](), set(_WORD.findall(sql.lower()))
+    while new - found:
+        found |= new
+        new = {
+            word
+            for name, text in _DERIVED.items()
+            if name.partition("(")[0] in new
+            for word in _WORD.findall(text.lower())
+        }
+    return found
 
 
 def _source(table: Table, files: list[str]) -> str:

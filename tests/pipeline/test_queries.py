@@ -110,3 +110,39 @@ def test_wrong_statement_is_explained(queries: Queries) -> None:
     """A misspelt column is said in DuckDB's words, as our error."""
     with pytest.raises(QueryError, match="load1"):
         queries.ask("SELECT lod1 FROM host")
+
+
+class Watched:
+    """A lake that remembers which tables' files were asked for."""
+
+    def __init__(self, lake: LakeFiles) -> None:
+        self._lake, self.opened = lake, set[str]()
+
+    @property
+    def path(self) -> str:
+        return self._lake.path
+
+    def version(self, table: str) -> int:
+        return self._lake.version(table)
+
+    def files(self, table: str, since: datetime | None = None, until: datetime | None = None) -> list[str]:
+        self.opened.add(table)
+        return self._lake.files(table, since, until)
+
+
+def test_only_what_a_question_names_is_opened(lake: LakeFiles) -> None:
+    """Files of other tables stay closed; what a view is made of counts as named; a list of all names wants all."""
+    watched = Watched(lake)
+    queries = Queries(watched)
+    queries.rows('SELECT count(*) FROM "HOST"')
+    assert watched.opened == {"host"}
+    queries.rows("SELECT count(*) FROM incident_now")
+    assert watched.opened == {"host", "incident"}
+    queries.rows("SELECT count(*) FROM quality_now")
+    assert {"quality", "inventory"} <= watched.opened
+    assert "gpu_1h" not in watched.opened
+    found = queries.rows("SELECT view_name FROM duckdb_views() WHERE view_name IN ('gpu_1h', 'attribution_now')")
+    assert len(found) == 2
+    with pytest.raises(QueryError, match='Did you mean "incident'):
+        queries.rows("SELECT * FROM incidentt")
+    queries.close()
