@@ -358,6 +358,7 @@ def test_hostile_messages_go_to_the_dead_letters_and_stop_nobody(tmp_path: Path)
                 producer.send(topic, [message])
         roles.until(lambda: ask(tmp_path / "lake", "SELECT count(*) AS c FROM host")[0]["c"] >= len(bad))
         roles.until(lambda: len(dead(bus)) >= len(bad))
+        roles.until(lambda: "detect starts" in roles.log("detect"))
         for role in ("detect", "respond"):  # what they read at their start is no better
             assert roles.stop(role) == 0
             roles.start(role)
