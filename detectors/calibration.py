@@ -18,7 +18,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 import polars as pl
-from scipy import special
+
+from graynode.detectors.exact_bounds import clopper_pearson
 
 Floats = npt.NDArray[np.float64]
 Key = tuple[str, str, int]
@@ -100,8 +101,8 @@ def needed(budget: float, confidence: float = CONFIDENCE) -> int:
 
 
 def upper_share(told: int, of: int, confidence: float = CONFIDENCE) -> float:
-    """One-sided exact upper bound of a share (Clopper and Pearson, 1934); 1 where nothing was seen."""
-    return 1.0 if told >= of else float(special.betaincinv(told + 1, of - told, confidence))
+    """One-sided exact upper bound of a share; 1 where nothing was seen."""
+    return clopper_pearson(told, of, confidence, one_sided=True)[1]
 
 
 def false_rate(node_days: pl.DataFrame, seed: int = 1) -> Rate:

@@ -136,13 +136,12 @@ class Attribution:
         if version == self._version and not self._pending:
             return 0
         ends, told = self._jobs.ended(self.cluster, now - LOOK_BACK, now + timedelta(hours=1)), 0
-        for job_id, end in sorted(ends.items(), key=lambda job: (job[1], job[0]), reverse=True):  # fresh ones first
+        due = {job_id: end for job_id, end in ends.items() if self._over.get(job_id) != end}
+        attempts = self._jobs.attempts_of(self.cluster, due, now - LONGEST_JOB)
+        for job_id, end in sorted(due.items(), key=lambda job: (job[1], job[0]), reverse=True):  # fresh ones first
             if self._stop.is_set():
                 return told
-            if self._over.get(job_id) == end:
-                continue
-            attempts = self._jobs.attempts(self.cluster, job_id, now - LONGEST_JOB)
-            told += sum(self._one(placed, now) for placed in attempts if _is_due(placed, now))
+            told += sum(self._one(placed, now) for placed in attempts.get(job_id, ()) if _is_due(placed, now))
             if now - end >= FINAL:
                 self._over[job_id] = end
         _forget(self._over)
@@ -151,8 +150,9 @@ class Attribution:
 
     def _hanging(self, now: datetime) -> int:
         told = 0
-        for job_id in self._jobs.stands_still(self.cluster, now):
-            running = [p for p in self._jobs.attempts(self.cluster, job_id, now - LONGEST_JOB) if p.end is None]
+        standing = self._jobs.stands_still(self.cluster, now)
+        for attempts in self._jobs.attempts_of(self.cluster, standing, now - LONGEST_JOB).values():
+            running = [p for p in attempts if p.end is None]
             told += sum(self._one(placed, now) for placed in running[-1:])
         return told
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -69,14 +69,27 @@ class Jobs:
         return count, since, until
 
     def attempts(self, cluster: str, job_id: str, since: datetime | None = None) -> list[Placement]:
-        """Its placements, by rows from ``since`` on; nodes that a scheduler names are the machines behind them."""
+        """The placements of one job, by rows from ``since`` on."""
+        return self.attempts_of(cluster, [job_id], since).get(job_id, [])
+
+    def attempts_of(
+        self, cluster: str, job_ids: Collection[str], since: datetime | None = None
+    ) -> dict[str, list[Placement]]:
+        """The placements of each job, by rows from ``since`` on, with one reading of the table for all; nodes that a
+        scheduler names are the machines behind them."""
+        if not job_ids:
+            return {}
         rows = self.lake.read("job", since, None)
-        rows = rows.filter(pl.col("cluster") == cluster, pl.col("job_id") == job_id)
-        if rows.get_column("node_id").str.contains(_BY_NAME).any():
-            rows = self._open().frame(
-                f"FROM job_placements WHERE job_id = {quoted(job_id)} AND cluster = {quoted(cluster)}"
+        rows = rows.filter(pl.col("cluster") == cluster, pl.col("job_id").is_in(list(job_ids)))
+        named = rows.filter(pl.col("node_id").str.contains(_BY_NAME)).get_column("job_id").unique().to_list()
+        if named:
+            bound = self._open().frame(
+                f"FROM job_placements WHERE job_id IN ({', '.join(map(quoted, sorted(named)))}) "
+                f"AND cluster = {quoted(cluster)}"
             )
-        return placements(rows) if rows.height else []
+            rows = rows.filter(~pl.col("job_id").is_in(named))
+            return {**_placed(rows), **_placed(bound)}
+        return _placed(rows)
 
     def ended(self, cluster: str, since: datetime, until: datetime) -> dict[str, datetime]:
         """Jobs of more than one machine a placement of which ended then, other than well, with their last end."""
@@ -145,3 +158,7 @@ def _by(rows: pl.DataFrame, column: str) -> dict[str, pl.DataFrame]:
     if rows.is_empty():
         return {}
     return {str(key[0]): part for key, part in rows.partition_by(column, as_dict=True).items()}
+
+
+def _placed(rows: pl.DataFrame) -> dict[str, list[Placement]]:
+    return {job_id: placements(of) for job_id, of in _by(rows, "job_id").items()}

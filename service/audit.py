@@ -15,19 +15,18 @@ from typing import Any, Final
 
 import polars as pl
 
-from graynode.benchmarks.detection.intervals import clopper_pearson
 from graynode.collectors.base import utc_now
+from graynode.detectors.exact_bounds import clopper_pearson
 from graynode.pipeline.lake import LakeError, LakeTooNew
 from graynode.pipeline.queries import quoted
 from graynode.service.config import Config, ConfigError
-from graynode.service.labels import checked_period
+from graynode.service.labels import VERDICTS, checked_period
 from graynode.service.people import ask
 from graynode.service.times import past
 from graynode.service.wiring import make_lake
 
 _TOLD: Final = ("page", "ticket")
 _WEEK: Final = timedelta(days=7)
-_VERDICTS: Final = ("true", "false", "unsure")
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +226,7 @@ def _audits(config: Config, since: datetime | None) -> list[dict[str, Any]]:
     for week, verdicts in weeks.items():
         begin = start_of(week)
         quiet, _ = unalarmed(config, begin, begin + _WEEK)
-        counts = {v: len([i for i in verdicts.get(v, ()) if i in quiet]) for v in _VERDICTS}
+        counts = {v: len([i for i in verdicts.get(v, ()) if i in quiet]) for v in VERDICTS}
         missed = share(counts["true"], counts["true"] + counts["false"])
         found.append({"week": week, "missed": missed, "unsure": counts["unsure"], "unalarmed": len(quiet)})
     return found

@@ -11,16 +11,15 @@ from datetime import date, datetime, timedelta
 from typing import Any, Final
 
 from graynode.collectors.base import utc_now
+from graynode.service.asker import who
 from graynode.service.config import Config, ConfigError
-from graynode.service.people import known_gpu, one_incident, one_node, say, who
-from graynode.service.times import past
+from graynode.service.people import known_gpu, one_incident, one_node, say
+from graynode.service.times import elapsed, past
 
 VERDICTS: Final = ("true", "false", "unsure")
 _WEEK: Final = re.compile(r"([0-9]{4})-W([0-9]{2})")
 _TEXT: Final = 500
 _LONGEST_MUTE: Final = timedelta(days=90)
-_DURATION: Final = re.compile(r"(?:[0-9]{1,6}[smhdw]){1,4}")
-_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 def label(config: Config, about: str, verdict: str, *, why: str, by: str = "", now: datetime | None = None) -> int:
@@ -101,9 +100,9 @@ def _incident_of(config: Config, about: str, node_id: str, node: str | None) -> 
 
 def duration(text: str) -> timedelta:
     """``2d``, ``12h``, ``1d12h``; ``ConfigError`` where it is none, or longer than three months."""
-    if not _DURATION.fullmatch(text):
+    told = elapsed(text, "smhdw", 4)
+    if told is None:
         raise ConfigError(f"--for {text}: not a time; write 2d, 12h or 1d12h")
-    told = timedelta(seconds=sum(int(n) * _UNITS[unit] for n, unit in re.findall(r"([0-9]+)([smhdw])", text)))
     if not timedelta(0) < told <= _LONGEST_MUTE:
         raise ConfigError(f"--for {text}: from 1s to {_LONGEST_MUTE.days}d; say it again when that is over")
     return told

@@ -7,7 +7,6 @@ command that does. The pipeline lands the rows; ``detect`` and ``respond`` hear 
 from __future__ import annotations
 
 import contextlib
-import getpass
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,11 +14,11 @@ from datetime import datetime
 from typing import Any, Final
 
 from graynode.collectors.base import utc_now
-from graynode.pipeline.bus import BusRefused, BusUnavailable, Producer
+from graynode.pipeline.bus import BusRefused, BusUnavailable
 from graynode.pipeline.codec import Origin, encode
 from graynode.pipeline.lake import LakeError, LakeTooNew
 from graynode.pipeline.queries import Queries, QueryError, quoted
-from graynode.pipeline.schema import PEOPLE, TABLES
+from graynode.pipeline.schema import PEOPLE
 from graynode.service.config import Config, ConfigError
 from graynode.service.explain import find, latest
 from graynode.service.wiring import make_bus, make_lake
@@ -52,7 +51,7 @@ def say(
         try:
             bus = make_bus(config)
             with contextlib.closing(bus.producer()) as producer:
-                _send(producer, messages)
+                producer.send(PEOPLE, messages)
             break
         except BusUnavailable as error:
             if config.bus.kind != "spool" or "writes this topic already" not in str(error):
@@ -63,10 +62,6 @@ def say(
         except BusRefused as error:
             raise ConfigError(f"the bus refuses it: {error}") from error
     _give_to_owner(config)
-
-
-def _send(producer: Producer, messages: Sequence[Any]) -> None:
-    producer.send(PEOPLE, messages)
 
 
 def _check_bus(config: Config) -> None:
@@ -90,15 +85,6 @@ def _give_to_owner(config: Config) -> None:
     for path in (config.bus.spool_dir / PEOPLE, *(config.bus.spool_dir / PEOPLE).rglob("*")):
         with contextlib.suppress(OSError):
             os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
-
-
-def who(by: str) -> str:
-    """Who speaks: as named, else the user that became root, else the user."""
-    if by:
-        return by
-    with contextlib.suppress(Exception):
-        return os.environ.get("SUDO_USER") or getpass.getuser()
-    return f"uid {os.getuid()}"
 
 
 def one_incident(config: Config, prefix: str) -> dict[str, Any]:
@@ -166,10 +152,3 @@ def ask(config: Config, sql: str) -> list[dict[str, Any]]:
             queries.close()
     except (QueryError, LakeError, LakeTooNew, OSError) as error:
         raise ConfigError(f"the lake {config.lake.path} cannot be asked: {error}") from error
-
-
-def contract(table: str, row: Row) -> Row:
-    """The row, if every column is the contract's; ``KeyError`` names one that is not."""
-    for name in row:
-        TABLES[table].field(name)
-    return row

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import getpass
-import os
-import re
 import sys
 import time
 import uuid
@@ -22,39 +19,39 @@ from typing import Final
 from graynode.collectors.epoch import LOCK
 from graynode.collectors.release import ANSWER, LONGEST, REQUEST, Answer, Request, read_answer, write
 from graynode.pipeline.lock_file import owner_of
+from graynode.service.asker import who
 from graynode.service.config import Config, ConfigError
+from graynode.service.times import elapsed
 
 _WAIT_S: Final = 20.0
 """A round, and the few seconds that a child in a slow call may take to end."""
 _LOOK_S: Final = 0.1
 _DISK_FULL: Final = -1
 """The request to come back could not be written."""
-_UNITS: Final = {"s": 1, "m": 60, "h": 3600}
-_DURATION: Final = re.compile(r"(?:[0-9]{1,6}[smh]){1,3}")
 
 
 def duration(text: str) -> timedelta:
     """``30m``, ``90s``, ``1h30m``; ``ConfigError`` where it is none, or longer than a day."""
-    if not _DURATION.fullmatch(text):
+    told = elapsed(text, "smh", 3)
+    if told is None:
         raise ConfigError(f"--for {text}: not a time; write 30m, 90s or 1h30m")
-    seconds = sum(int(number) * _UNITS[unit] for number, unit in re.findall(r"([0-9]+)([smh])", text))
-    if not 0 < seconds <= LONGEST.total_seconds():
+    if not timedelta(0) < told <= LONGEST:
         raise ConfigError(
             f"--for {text}: between 1s and {LONGEST.total_seconds() / 3600:.0f}h; ask again when it is over"
         )
-    return timedelta(seconds=seconds)
+    return told
 
 
 def release(config: Config, for_: str, reason: str = "", *, wait_s: float = _WAIT_S) -> int:
     """Ask for it, and say what came of it."""
     until = datetime.now(UTC).replace(microsecond=0) + duration(for_)
-    request = Request(uuid.uuid4().hex, until, _who(), reason[:200])
+    request = Request(uuid.uuid4().hex, until, who(), reason[:200])
     return _ask(config, request, wait_s, lambda answer: _released(answer, until))
 
 
 def resume(config: Config, *, wait_s: float = _WAIT_S) -> int:
     """Ask the agent to come back before the time is over."""
-    code = _ask(config, Request(uuid.uuid4().hex, by=_who()), wait_s, _resumed)
+    code = _ask(config, Request(uuid.uuid4().hex, by=who()), wait_s, _resumed)
     if code == _DISK_FULL:
         # No request can be written: the one in force is taken away, which the agent sees in its next round.
         with contextlib.suppress(FileNotFoundError):
@@ -129,10 +126,3 @@ def _running_agent(state_dir: Path) -> str | None:
         return owner_of(state_dir / LOCK)
     except FileNotFoundError:
         return None
-
-
-def _who() -> str:
-    """Who asks: the user that became root, where that is known."""
-    with contextlib.suppress(Exception):
-        return os.environ.get("SUDO_USER") or getpass.getuser()
-    return f"uid {os.getuid()}"

@@ -15,9 +15,10 @@ from graynode.detectors.drift import Drift
 from graynode.detectors.node_days import fitted_signals
 from graynode.detectors.thresholds import shipped
 from graynode.pipeline.lake import Lake, LakeError, LakeTooNew
+from graynode.service.asker import who
 from graynode.service.config import Config, ConfigError
 from graynode.service.healthy_days import HealthyDays, midnight, read
-from graynode.service.people import say, who
+from graynode.service.people import say
 from graynode.service.site_thresholds import LOOKED_AT, SHIPPED, Accepted, budget, drift, fleet, sets, standing
 from graynode.service.thresholds_print import print_fit, print_standing
 from graynode.service.times import past

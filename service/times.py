@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Final
 
 from graynode.collectors.base import utc_now
 from graynode.service.config import ConfigError
+
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 def parsed(text: str) -> datetime:
@@ -29,3 +33,10 @@ def past(option: str, text: str, now: datetime | None = None) -> datetime:
     if told > current:
         raise ConfigError(f"{option} {text}: is still to come; name a time that has passed")
     return told
+
+
+def elapsed(text: str, units: str, most: int) -> timedelta | None:
+    """``90s``, ``1h30m``, ``2d``: at most so many numbers of up to six digits, each with one of ``units``; or none."""
+    if not re.fullmatch(rf"(?:[0-9]{{1,6}}[{units}]){{1,{most}}}", text):
+        return None
+    return timedelta(seconds=sum(int(n) * _SECONDS[unit] for n, unit in re.findall(rf"([0-9]+)([{units}])", text)))

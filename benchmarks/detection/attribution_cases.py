@@ -10,8 +10,9 @@ import numpy as np
 
 from graynode.benchmarks.detection.attribution_faults import Sums
 from graynode.benchmarks.detection.attribution_job import Trace
-from graynode.benchmarks.detection.intervals import FloatArray, IntArray, clopper_pearson
+from graynode.benchmarks.detection.intervals import FloatArray, IntArray
 from graynode.benchmarks.detection.result import Figure
+from graynode.detectors.exact_bounds import clopper_pearson
 from graynode.detectors.straggler import Limits, Straggler
 from graynode.detectors.stragglers import judge
 from graynode.detectors.work import Work

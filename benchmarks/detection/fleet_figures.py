@@ -10,8 +10,8 @@ import numpy as np
 
 from graynode.benchmarks.detection import delays
 from graynode.benchmarks.detection.delays import Floats
-from graynode.benchmarks.detection.intervals import clopper_pearson, poisson_rate
 from graynode.benchmarks.detection.result import Figure, Figures
+from graynode.detectors.exact_bounds import clopper_pearson, poisson_rate
 
 ONE_SIDED: Final = "one-sided 95 % bounds"
 

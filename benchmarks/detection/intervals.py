@@ -1,4 +1,4 @@
-"""Confidence intervals of the figures."""
+"""Confidence intervals over clusters; those of plain counts are in ``graynode.detectors.exact_bounds``."""
 
 from __future__ import annotations
 
@@ -6,29 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
-
-
-def clopper_pearson(
-    hits: int, trials: int, confidence: float = 0.95, *, one_sided: bool = False
-) -> tuple[float, float]:
-    """Exact bounds of a share (Clopper and Pearson, 1934); one-sided each at ``confidence`` if so asked."""
-    tail = (1.0 - confidence) / (1.0 if one_sided else 2.0)
-    low = 0.0 if hits == 0 else float(stats.beta.ppf(tail, hits, trials - hits + 1))
-    high = 1.0 if hits == trials else float(stats.beta.ppf(1.0 - tail, hits + 1, trials - hits))
-    return low, high
-
-
-def poisson_rate(
-    events: int, exposure: float, confidence: float = 0.95, *, one_sided: bool = False
-) -> tuple[float, float]:
-    """Exact bounds of a rate per unit of ``exposure`` (Garwood, 1936): chi2(a/2; 2x)/2E to chi2(1−a/2; 2x+2)/2E."""
-    tail = (1.0 - confidence) / (1.0 if one_sided else 2.0)
-    low = 0.0 if events == 0 else float(stats.chi2.ppf(tail, 2 * events)) / 2.0 / exposure
-    return low, float(stats.chi2.ppf(1.0 - tail, 2 * events + 2)) / 2.0 / exposure
 
 
 def by_cluster(

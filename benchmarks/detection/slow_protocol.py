@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from graynode.benchmarks.detection.baselines import FloatArray, threshold_at
-from graynode.benchmarks.detection.intervals import IntArray, clopper_pearson
+from graynode.benchmarks.detection.intervals import IntArray
 from graynode.benchmarks.detection.result import Figure
 from graynode.benchmarks.detection.slow_inject import slowed
+from graynode.detectors.exact_bounds import clopper_pearson
 
 BoolArray = npt.NDArray[np.bool_]
 Score = Callable[[FloatArray, IntArray], FloatArray]

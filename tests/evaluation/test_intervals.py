@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graynode.benchmarks.detection.intervals import by_cluster, clopper_pearson, poisson_rate
+from graynode.benchmarks.detection.intervals import by_cluster
+from graynode.detectors.exact_bounds import clopper_pearson, poisson_rate
 
 
 def test_shares_known_from_the_literature() -> None:
