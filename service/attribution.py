@@ -8,7 +8,6 @@ and findings go to the bus; the pipeline writes them. Ids come from the job, so 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -23,13 +22,12 @@ from graynode.detectors.attribution_job import AFTER, Placement
 from graynode.detectors.attribution_rows import changed, findings, identity, row
 from graynode.detectors.policy import Policy, shipped
 from graynode.pipeline.bus import BusUnavailable, Producer
-from graynode.pipeline.codec import Message, Origin, encode
 from graynode.pipeline.lake import Lake, LakeError
 from graynode.pipeline.queries import QueryError
-from graynode.pipeline.schema import FINDINGS
 from graynode.service.attribution_jobs import Jobs
 from graynode.service.attribution_read import Reader
 from graynode.service.config import Config
+from graynode.service.detect_bus import Outbox
 from graynode.service.wiring import make_lake
 
 SETTLE: Final = timedelta(seconds=60)
@@ -79,19 +77,18 @@ class Attribution:
     _jobs: Jobs = field(init=False)
     _reader: Reader = field(init=False)
     _known: dict[str, _Known] | None = None
-    _waiting: list[Message] = field(default_factory=list)
+    _outbox: Outbox = field(init=False)
     _findings: list[dict[str, Any]] = field(default_factory=list)
     _over: dict[str, datetime] = field(default_factory=dict)
     _stop: threading.Event = field(default_factory=threading.Event)
     _version: int = -1
     _pending: bool = False
     _next_hangs: datetime | None = None
-    _sequence: int = 0
-    _epoch: int = field(default_factory=time.time_ns)
     _log: Any = field(default_factory=structlog.get_logger)
 
     def __post_init__(self) -> None:
         self._jobs, self._reader = Jobs(self.lake), Reader(self.lake)
+        self._outbox = Outbox(self.producer, self.cluster, _NODE_ID, self.clock)
 
     def run(self, stop: threading.Event, every_s: float = EVERY_S) -> None:
         """``step`` until ``stop``; a lake or bus that is away is waited for, and said when that changes."""
@@ -201,16 +198,12 @@ class Attribution:
             "job judged", job_id=said["job_id"], verdict=said["verdict"], kind=said["kind"],
             confidence=said["confidence"], node=said["node"], revision=said["revision"],
         )  # fmt: skip
-        self._sequence += 1
-        origin = Origin(self.cluster, _NODE_ID, self._epoch)
-        self._waiting.append(encode("attribution", [said], origin, self._sequence, self.clock()))
+        self._outbox.put("attribution", [said])
         self._findings += found
         self._flush()
 
     def _flush(self) -> None:
-        if self._waiting:
-            self.producer.send(FINDINGS, self._waiting)
-            self._waiting.clear()
+        self._outbox.flush()
         if self._findings:
             found, self._findings = self._findings, []
             self.tell(found)

@@ -11,7 +11,6 @@ import functools
 import json
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -28,13 +27,12 @@ from graynode.detectors import make
 from graynode.detectors.incidents import Incidents
 from graynode.detectors.policy import Policy, shipped
 from graynode.pipeline.bus import Bus, BusRefused, BusUnavailable
-from graynode.pipeline.codec import Message, Origin, encode
 from graynode.pipeline.lake import Lake, LakeError, LakeTooNew
 from graynode.pipeline.lock_file import LockFile, Taken
-from graynode.pipeline.schema import FINDINGS, INCIDENTS, SAMPLES
+from graynode.pipeline.schema import INCIDENTS, SAMPLES
 from graynode.service import attribution, detect_terms, hard_events, incident_bus, places_file
 from graynode.service.config import Config, ConfigError
-from graynode.service.detect_bus import OneAtATime, when_there
+from graynode.service.detect_bus import OneAtATime, Outbox, when_there
 from graynode.service.detector_state import StateWriter, restore
 from graynode.service.process import serve_metrics
 from graynode.service.rounds import Result, Rounds
@@ -103,13 +101,11 @@ class Detect:
     _incidents: Incidents = field(init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _producer: OneAtATime = field(init=False)
+    _outbox: Outbox = field(init=False)
     _publish: incident_bus.Publisher = field(init=False)
     _writer: StateWriter = field(init=False)
     _next: datetime | None = None
-    _sequence: int = 0
-    _epoch: int = field(default_factory=time.time_ns)
     _since_state: int = 0
-    _waiting: list[Message] = field(default_factory=list)
     _log: Any = field(default_factory=structlog.get_logger)
 
     def __post_init__(self) -> None:
@@ -124,6 +120,8 @@ class Detect:
         self._site = SiteWatch(self.config, self.lake, self.clock)
         self._incidents = detect_terms.incidents(self.config, self.lake)
         self._producer = OneAtATime(self.bus.producer())
+        # Rounds wait with it: nothing is scored while the bus is away, so little can gather.
+        self._outbox = Outbox(self._producer, cluster, _NODE_ID, self.clock)
         self._publish = incident_bus.Publisher(self._producer, cluster, self.clock)
         self._writer = StateWriter(cluster)
 
@@ -165,14 +163,14 @@ class Detect:
 
     def step(self) -> int:
         """Score what is due, at most a chunk of windows; gives how many. ``LakeError``, ``BusUnavailable``: again."""
-        self._flush()
+        self._outbox.flush()
         self._publish.flush()
         now = self.clock()
         until = self._rounds.due_through([f"{p.topic}/{p.number}" for p in self.bus.partitions(SAMPLES)], now)
         if until is None or (self._next is None and not self._begin(until)):
             return 0
         assert self._next is not None  # noqa: S101 (_begin has set it)
-        self._queue("finding", self._site.look(self._rounds))
+        self._outbox.put("finding", self._site.look(self._rounds))
         step = timedelta(seconds=self._rounds.window_s)
         count = min(CHUNK, int((until - self._next) / step))
         if count < 1:
@@ -236,16 +234,16 @@ class Detect:
         for row in found:
             FOUND.labels(row["detector"], row["severity"]).inc()
         end = result.start + timedelta(seconds=result.window_s)
-        self._queue("finding", found)
-        self._queue("round", [self._round_row(result)])
+        self._outbox.put("finding", found)
+        self._outbox.put("round", [self._round_row(result)])
         for at in range(0, len(result.node_days), _ROWS):
             rows = [{"cluster": self.config.cluster, **row} for row in result.node_days[at : at + _ROWS]]
-            self._queue("node_day", rows)
+            self._outbox.put("node_day", rows)
         with self._lock:
             revisions = self._incidents.add(found, end) + self._incidents.tick(end)
             PAGES.set(self._incidents.pages_within(end))
             try:
-                self._flush()
+                self._outbox.flush()
             finally:
                 self._publish(revisions)
 
@@ -267,21 +265,9 @@ class Detect:
         if self._since_state < STATE_EVERY:
             return
         for row in self._writer.rows(start, self._rounds.window_s, self._rounds.keepers, self._rounds.states):
-            self._queue("state", [row])
+            self._outbox.put("state", [row])
         self._since_state = 0
-        self._flush()
-
-    def _queue(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        if rows:
-            self._sequence += 1
-            origin = Origin(self.config.cluster, _NODE_ID, self._epoch)
-            self._waiting.append(encode(table, rows, origin, self._sequence, self.clock()))
-
-    def _flush(self) -> None:
-        """Send what waits. Rounds wait with it: nothing is scored while the bus is away, so little can gather."""
-        if self._waiting:
-            self._producer.send(FINDINGS, self._waiting)
-            self._waiting.clear()
+        self._outbox.flush()
 
     def _restore_incidents(self) -> int:
         self.bus.partitions(INCIDENTS)  # a topic that is not there yet would read as one without incidents

@@ -1,13 +1,17 @@
-"""What ``detect`` needs of a bus beyond the contract: one producer for two threads, and patience at the start."""
+"""What ``detect`` needs of a bus beyond the contract: one producer for all threads, rows that wait, and patience."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, TypeVar
 
 from graynode.pipeline.bus import BusUnavailable, Producer
-from graynode.pipeline.codec import Message
+from graynode.pipeline.codec import Message, Origin, encode
+from graynode.pipeline.schema import FINDINGS
 
 Made = TypeVar("Made")
 
@@ -27,6 +31,32 @@ class OneAtATime:
         """Close the producer."""
         with self._lock:
             self._producer.close()
+
+
+@dataclass(slots=True)
+class Outbox:
+    """Rows of one sender for the topic of findings. What could not be sent waits and goes first, in order."""
+
+    producer: Producer
+    cluster: str
+    node_id: str
+    clock: Callable[[], datetime]
+    _epoch: int = field(default_factory=time.time_ns)
+    _sequence: int = 0
+    _waiting: list[Message] = field(default_factory=list)
+
+    def put(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Queue a message of these rows; none for no rows."""
+        if rows:
+            self._sequence += 1
+            origin = Origin(self.cluster, self.node_id, self._epoch)
+            self._waiting.append(encode(table, rows, origin, self._sequence, self.clock()))
+
+    def flush(self) -> None:
+        """Send what waits. ``BusUnavailable``: it waits on."""
+        if self._waiting:
+            self.producer.send(FINDINGS, self._waiting)
+            self._waiting.clear()
 
 
 def when_there(
