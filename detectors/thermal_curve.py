@@ -162,6 +162,7 @@ def fit(history: pl.DataFrame | None, keys: pl.Series, models: Ints, signal: str
         .filter((pl.col("day") < today) & (pl.col(f"{signal}.n") > 0))
         .join(place, on="key")
         .select("row", "day", *(pl.col(f"{signal}.{part}").cast(pl.Float64) for part in _SUMS))
+        .sort("row", "day")  # a join gives its rows in any order, and the last digits of sums follow it
         .collect()
     )
     row, age = told.get_column("row").to_numpy(), today - told.get_column("day").to_numpy()

@@ -207,3 +207,20 @@ def test_a_power_never_taken_is_asked_with_doubt() -> None:
     curve = thermal_curve.fit(history, pl.Series("key", ["a"]), np.zeros(1, dtype=np.int64), "temp", 28.0)
     assert curve.doubt(np.full(1, 340.0))[0] < 0.2
     assert curve.doubt(np.full(1, 640.0))[0] > 1.5
+
+
+def test_the_order_of_the_days_changes_not_a_bit_of_the_curve() -> None:
+    """Whatever order the past comes in, the curves are the same to the last digit: a replay must find the same."""
+    rng = np.random.default_rng(1)
+    names = [f"gpu{i}" for i in range(20)]
+    keys = pl.Series("key", names * 28)
+    t = np.repeat(np.arange(28.0), 20) * 86_400
+    power, over = rng.uniform(300, 700, len(t)), rng.normal(0, 1, len(t))
+    history = thermal_curve.days_of(keys, t, power, {"temp": over}, 3600)
+    own, models = pl.Series("key", names), np.zeros(20, dtype=np.int64)
+    first = thermal_curve.fit(history, own, models, "temp", 28.0)
+    for seed in range(5):
+        shuffled = history.sample(fraction=1.0, shuffle=True, seed=seed)
+        other = thermal_curve.fit(shuffled, own, models, "temp", 28.0)
+        for part in ("level", "at", "slope", "level_var", "slope_var", "days", "firm"):
+            np.testing.assert_array_equal(getattr(first, part), getattr(other, part), part)
