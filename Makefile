@@ -77,7 +77,7 @@ wheel-test: wheel ## install the wheel where there are no sources and use it
 	$(PY) -I tests/wheel_test.py dist/*.whl
 
 lock: ## refresh the hashed lock file
-	.venv/bin/pip-compile -q --extra server --extra kubernetes --extra dcgm --extra dev --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-header -o requirements-dev.lock pyproject.toml
+	.venv/bin/pip-compile -q --extra server --extra kubernetes --extra dcgm --extra grafana --extra docs --extra dev --generate-hashes --allow-unsafe --strip-extras --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-header -o requirements-dev.lock pyproject.toml
 
 clean: ## remove what was built; data of `make run` stays
 	rm -rf build dist .venv .mypy_cache .ruff_cache .pytest_cache *.egg-info
