@@ -27,8 +27,17 @@ _SHOWN: Final = 12
 """Entries of evidence shown; the rest is counted, and ``--json`` has it."""
 
 
-def explain(incident: Incident, history: Sequence[Incident] = (), now: datetime | None = None) -> RenderableType:
-    """The whole story, readable at 80 columns. ``history`` are its revisions, ``now`` gives ages."""
+def explain(
+    incident: Incident,
+    history: Sequence[Incident] = (),
+    now: datetime | None = None,
+    *,
+    said: Sequence[Mapping[str, Any]] = (),
+    lake: str = "",
+) -> RenderableType:
+    """The whole story, readable at 80 columns. ``history`` are its revisions, ``now`` gives ages, ``said`` is what
+    people said and who was told (rows with ts, what, who, why), ``lake`` the lake that the line to copy asks.
+    """
     told = plain(incident)
     entries, severity = told["evidence"], str(told.get("severity") or "?")
     parts: list[RenderableType] = [
@@ -45,7 +54,10 @@ def explain(incident: Incident, history: Sequence[Incident] = (), now: datetime 
     dissent = _dissent(entries)
     if dissent:
         parts += [label("Who sees it otherwise"), Padding(Text(dissent), (0, 0, 1, 2))]
-    parts += [label("Since then"), Padding(_story(told, history), (0, 0, 1, 2)), _sources(told)]
+    parts += [label("Since then"), Padding(_story(told, history), (0, 0, 1, 2))]
+    if said:
+        parts += [label("What was said and told"), Padding(Group(*map(_said, said)), (0, 0, 1, 2))]
+    parts.append(_sources(told, lake))
     return Group(*parts)
 
 
@@ -180,12 +192,17 @@ def _story(told: Incident, history: Sequence[Incident]) -> RenderableType:
     return Group(*lines)
 
 
-def _sources(told: Incident) -> RenderableType:
+def _said(row: Mapping[str, Any]) -> RenderableType:
+    why = f": {clean(row['why'])}" if row.get("why") else ""
+    return Text(f"{time(row.get('ts'))}  {clean(row.get('what'))} by {clean(row.get('who')) or '?'}{why}")
+
+
+def _sources(told: Incident, lake: str) -> RenderableType:
     node, since = clean(told.get("node_id")).replace("'", "''"), told.get("since")
     start = f"'{since:%Y-%m-%d %H:%M}'" if since is not None else "now() - INTERVAL 1 DAY"
     # for a person to copy, not a statement that is run here
-    sql = f"graynode sql -c \"SELECT * FROM event({start}, now()) WHERE node_id = '{node}' ORDER BY ts\""  # noqa: S608
-    return look_yourself(sql)
+    sql = f"SELECT * FROM event({start}, now()) WHERE node_id = '{node}' ORDER BY ts"  # noqa: S608
+    return look_yourself(sql, lake)
 
 
 def _number(value: Any) -> str:  # noqa: ANN401 (JSON)

@@ -44,10 +44,11 @@ def explain_job(
     slow: Sequence[Row] = (),
     attempts: int = 1,
     names: Mapping[str, str | None] | None = None,
+    lake: str = "",
 ) -> RenderableType:
     """The whole story, readable at 80 columns. ``then`` is what was stored at the time, where it differs; ``slow`` are
     statements about ranks that held the job up; ``attempts`` is how many placements the job had; ``names`` are those of
-    its machines by id.
+    its machines by id; ``lake`` is the one that the line to copy asks, if not the configured one.
     """
     row = plain(told)
     verdict = str(row.get("verdict") or "unknown")
@@ -68,7 +69,7 @@ def explain_job(
     ):
         if lines:
             parts += [label(title), Padding(_list(lines), (0, 0, 1, 2))]
-    return Group(*parts, _sources(row))
+    return Group(*parts, _sources(row, lake))
 
 
 def as_json(told: Row, *, then: Row | None = None, slow: Sequence[Row] = (), attempts: int = 1) -> str:
@@ -196,11 +197,11 @@ def _list(lines: Iterable[Any]) -> RenderableType:
     return Group(*(Text(f"- {clean(line)}") for line in lines))
 
 
-def _sources(row: Row) -> RenderableType:
+def _sources(row: Row, lake: str) -> RenderableType:
     since, until = (f"'{row[k]:%Y-%m-%d %H:%M}'" if row.get(k) else "now()" for k in ("window_since", "window_until"))
     # for a person to copy, not a statement that is run here
-    sql = f'graynode sql -c "SELECT ts, node, kind, code, message FROM event({since}, {until}) ORDER BY ts"'  # noqa: S608
-    return look_yourself(sql)
+    sql = f"SELECT ts, node, kind, code, message FROM event({since}, {until}) ORDER BY ts"  # noqa: S608
+    return look_yourself(sql, lake)
 
 
 def _clock(text: Any) -> str:  # noqa: ANN401 (JSON)

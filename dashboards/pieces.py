@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
@@ -48,6 +49,7 @@ def head(word: str, style: str, sentence: str, facts: Iterable[tuple[str, str]])
     return Group(title, Text(), rows)
 
 
-def look_yourself(command: str) -> RenderableType:
-    """A line for a person to copy."""
-    return Group(label("Look yourself"), Padding(Text(command), (0, 0, 0, 2)))
+def look_yourself(sql: str, lake: str = "") -> RenderableType:
+    """A line for a person to copy: the question, to the lake that was asked (empty: the configured one)."""
+    where = f" --lake {shlex.quote(clean(lake))}" if lake else ""
+    return Group(label("Look yourself"), Padding(Text(f'graynode sql{where} -c "{sql}"'), (0, 0, 0, 2)))

@@ -1,29 +1,81 @@
-"""The second reference: a GPU in this job against itself in the job's first half hour.
+"""The second reference: a GPU in this job against itself at the job's beginning.
 
 It sees change only, and needs no past: on a new site, for a kind of work that a GPU has never done, and where what a
-GPU gives differs from job to job by more than what is looked for. A fault that was there when the job began is left
-to the own baseline. The reference never moves while the job lasts, so that nothing slow can hide in it.
+GPU gives differs from job to job by more than what is looked for. A fault that was there when the job began, or came
+while the beginning was still learned, is left to the own baseline.
+
+The reference knows its own standard error. It is the mean of blocks of five minutes, and how much the blocks of the
+GPU differ says how far off their mean may be, autocorrelation and heavy tails included (batch means: Conway 1963). Half
+an hour is enough where that is below a twentieth of τ; else it goes on learning, for two hours at most. Until then what
+it says counts only beyond a dead zone, and of a GPU that it suspects nothing is learned. Once certain it never moves
+while the job lasts, so that nothing slow can hide in it.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from graynode.detectors import footing, residual
+from graynode.detectors.accumulate import TAU
 from graynode.detectors.frames import Bools, Floats, View
 from graynode.detectors.memory import Arrays
 from graynode.detectors.residual import Peers, Residual
 
-REFERENCE_S: Final = 1800.0
-"""Published practice compares with the first iterations; of half an hour at lag-one correlation 0.8 the mean of 60
-windows is still as good as that of seven independent ones."""
+BLOCK_S: Final = 300.0
+"""At lag-one correlation .8 in windows of 30 s the means of such blocks are correlated by .2: the error is told a
+quarter too low there. Longer blocks are truer, but too few in half an hour to know an error by."""
+LEAST: Final = 6
+"""Blocks that a reference has at least: half an hour, as published practice compares with a job's first iterations."""
+MOST: Final = 24
+"""Blocks after which it learns no more: two hours. A job whose GPUs are still uncertain then is not a steady one."""
+REFERENCE_S: Final = LEAST * BLOCK_S
+ERROR: Final = TAU / 20
+"""Standard error from which a reference is firm. A sum runs away where the reference is off by τ/2, and is likely to be
+told where it is off by 0.35 τ: that is seven such errors. Measured in benchmarks/RESULTS.md."""
+_PARTS: Final = ("windows", "block", "means", "squares")
+Numbers = NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What is known of beginnings: windows taken, sum within the open block, sum of block means and of their squares.
+
+    Arrays of one shape, of any float type; ``size`` is how many windows a block has.
+    """
+
+    windows: Numbers
+    block: Numbers
+    means: Numbers
+    squares: Numbers
+    size: int
+
+    def known(self) -> tuple[Numbers, Bools]:
+        """The reference (NaN before ``LEAST`` blocks are full), and whether it is firm."""
+        blocks = self.windows // self.size
+        blocks = np.where(blocks >= LEAST, blocks, np.float32(np.nan))
+        reference = self.means / blocks
+        variance = (self.squares - self.means * reference) / (blocks - 1)
+        return reference, variance <= blocks * ERROR**2
+
+    def learned(self, own: Numbers, firm: Bools, well: Bools) -> Self:
+        """With one window more of those that are not ``firm``, ``well``, and have a value."""
+        taken = ~firm & well & (self.windows < MOST * self.size) & ~np.isnan(own)
+        windows = self.windows + taken
+        block = self.block + np.where(taken, own, 0)
+        full = taken & (windows % self.size == 0)
+        mean = np.where(full, block / self.size, 0)
+        return type(self)(
+            windows, np.where(full, 0, block), self.means + mean, self.squares + mean * mean, self.size
+        )  # fmt: skip
 
 
 def columns(signals: tuple[str, ...]) -> tuple[str, ...]:
     """Names under which the references of ``signals`` are remembered."""
-    return ("job", *(f"{s}.{part}" for s in signals for part in ("job_total", "job_windows")))
+    return ("job", *(name for s in signals for name in _names(s)))
 
 
 def begin(memory: Arrays, view: View, signals: tuple[str, ...]) -> tuple[Bools, Bools]:
@@ -40,16 +92,31 @@ def begin(memory: Arrays, view: View, signals: tuple[str, ...]) -> tuple[Bools, 
     return known, other
 
 
-def score(memory: Arrays, signal: str, x: Floats, groups: Peers, window_s: int) -> tuple[Residual, Floats]:
-    """The residual against the job's own beginning and the peers, and that beginning, which is learned in place.
+def score(
+    memory: Arrays, signal: str, x: Floats, groups: Peers, window_s: int, well: Bools
+) -> tuple[Residual, Floats, Bools]:
+    """The residual against the job's own beginning and the peers, that beginning, and where it is firm.
 
-    ``x`` is NaN where there is no job. Windows longer than the beginning cannot tell.
+    It is learned in place, of those that are ``well``. ``x`` is NaN where there is no job. Windows longer than half an
+    hour cannot tell; those longer than a block are blocks.
     """
-    total, windows = memory[f"{signal}.job_total"], memory[f"{signal}.job_windows"]
-    needed = np.ceil(REFERENCE_S / window_s) if window_s <= REFERENCE_S else np.inf
-    reference = np.divide(total, windows, out=np.full(len(total), np.nan), where=windows >= needed)
+    if window_s > REFERENCE_S:
+        nothing = np.full(len(x), np.nan)
+        return residual.against_peers(nothing, groups), nothing, np.zeros(len(x), dtype=np.bool_)
+    names = _names(signal)
+    begun = Begun(*(memory[name] for name in names), size=int(np.ceil(BLOCK_S / window_s)))
+    reference, firm = begun.known()
     r, own = residual.against_own_and_peers(x, reference, groups)
-    taken = (windows < needed) & ~np.isnan(own)
-    memory[f"{signal}.job_total"] = total + np.where(taken, own, 0.0)
-    memory[f"{signal}.job_windows"] = windows + taken
-    return r, reference
+    after = begun.learned(own, firm, well)
+    memory.update(zip(names, (after.windows, after.block, after.means, after.squares), strict=True))
+    return r, reference, firm
+
+
+def minutes(memory: Arrays, signal: str, i: int, window_s: int) -> float:
+    """How many minutes of row ``i`` its reference is made of."""
+    size = int(np.ceil(BLOCK_S / window_s))
+    return float(memory[f"{signal}.begun_windows"][i] // size) * size * window_s / 60.0
+
+
+def _names(signal: str) -> tuple[str, ...]:
+    return tuple(f"{signal}.begun_{part}" for part in _PARTS)

@@ -150,7 +150,7 @@ def _latest(round_: Round, *, ports: bool) -> tuple[pl.DataFrame, frozenset[str]
     if held is not None and all(a is b for a, b in zip(held.frames, frames, strict=True)):
         return held.rows, held.seen
     same = held is not None and held.frames[0] is round_.inventory
-    fixed = held.of_inventory if held is not None and same else _of_inventory(round_.inventory, ports=ports)
+    fixed = held.of_inventory if held is not None and same else of_inventory(round_.inventory, ports=ports)
     parts = [_column(round_.gpu, "job", "job_id_last"), _column(round_.host, "driver", "driver_version_last"), fixed]
     rows = pl.concat([*parts, *([_rails(round_.link)] if ports else [])])
     seen = frozenset().union(*(_nodes(f) for f in frames[1:]))
@@ -173,7 +173,8 @@ def _rails(link: pl.DataFrame) -> pl.DataFrame:
     return named.select(pl.lit("rail").alias("kind"), "name", "node", "port")
 
 
-def _of_inventory(inventory: pl.DataFrame, *, ports: bool) -> pl.DataFrame:
+def of_inventory(inventory: pl.DataFrame, *, ports: bool) -> pl.DataFrame:
+    """Racks, domains and switches that rows of ``inventory`` name, as in ``table``."""
     if not {"node_id", "kind", "entity"} <= set(inventory.columns) or inventory.is_empty():
         return pl.DataFrame(schema=_SCHEMA)
     rows = inventory.filter(pl.col("kind").is_in(["node", "gpu", "port"])).drop_nulls(["node_id", "entity"])

@@ -4,7 +4,7 @@ Signals of capability only. In a synchronous job all ranks slow together, so uti
 about which GPU it is; the clock under load and the time held below it do. A window counts as loaded by a kernel being
 resident (which a slow clock does not lower), never by power or throughput (which it does).
 
-*Change* is accumulated against two references, the GPU's own baseline and its first half hour in this job
+*Change* is accumulated against two references, the GPU's own baseline and its beginning in this job
 (``in_job``), and can page. Windows beyond τ that come and go are counted over a day (``bursts``). *Level* and *trend*
 over days (``slow_daily``) and probes (``slow_probes``) rank and ask for a probe or a replacement; they never page.
 """
@@ -172,13 +172,15 @@ class Slow:
     def _within(
         self, held: memory.Arrays, view: View, s: str, x: Floats, groups: Peers, window_s: int
     ) -> tuple[Change, Floats]:
-        """Against the first half hour of the job."""
+        """Against the beginning of the job, of which a GPU that is suspected by it teaches no more."""
         name = f"{s}_in_job"
         limit = self._thresholds.value(self.name, name, window_s)
-        r, reference = in_job.score(held, s, x, groups, window_s)
-        told = residual.widened(r, _TAU[s] / 2)
+        well = ~(held[f"{name}.sum"] >= limit / 2)
+        r, reference, certain = in_job.score(held, s, x, groups, window_s, well)
+        firm = certain.astype(np.float64)
+        told = residual.widened(r, _TAU[s] / 2, firm)
         run = accumulate.advance(held, name, told, view.t_s, _TAU[s], limit)
-        return Change(name, s, r, reference, np.ones(len(x)), run, limit), told
+        return Change(name, s, r, reference, firm, run, limit), told
 
 
 def _bursts(view: View, i: int, held: memory.Arrays, odd: Floats, limit: float) -> Candidate:

@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from graynode.detectors import in_job
 from graynode.detectors.accumulate import Run
 from graynode.detectors.capability import THROTTLES, throttled_share
 from graynode.detectors.findings import Candidate
@@ -71,11 +72,11 @@ def change(view: View, c: Change, throttle: Floats, i: int, window_s: int, memor
         "since": moment(float(c.run.since_s[i])),
         "severity": severity,
         "message": f"{view.gpu_name(i)}: {_WORDS[c.of].format(effect=effect)} than that of "
-        f"{c.residual.peers[i]} {_others(view, c, i)}, compared with {_past(c)}{held}",
+        f"{c.residual.peers[i]} {_others(view, c, i)}, compared with {_past(c, i, window_s, memory)}{held}",
         "action": ACTIONS[cause],
         "evidence": {
             "residual_now": c.residual.excess[i],
-            "reference": "first half hour of the job" if c.in_job else "days −28 to −7",
+            "reference": _reference(c, i, window_s, memory),
             "baseline_days": memory[f"{c.of}.days"][i],
             "baseline_firm": firm,
             "wide_peers": bool(c.residual.wide[i]),
@@ -92,8 +93,14 @@ def _others(view: View, c: Change, i: int) -> str:
     return "GPUs of its job, of other driver or VBIOS too," if known else "GPUs of its model on the node"
 
 
-def _past(c: Change) -> str:
-    return "the job's first half hour" if c.in_job else "its own past"
+def _past(c: Change, i: int, window_s: int, memory: Arrays) -> str:
+    return f"the {_reference(c, i, window_s, memory)}" if c.in_job else "its own past"
+
+
+def _reference(c: Change, i: int, window_s: int, memory: Arrays) -> str:
+    if not c.in_job:
+        return "days −28 to −7"
+    return f"first {in_job.minutes(memory, c.of, i, window_s):.0f} minutes of the job"
 
 
 def cause_of(view: View, throttle: Floats, i: int) -> tuple[str, str]:

@@ -99,6 +99,14 @@ class Lake:
         predicate = _pruning(since, until)
         return current.file_uris(file_pruning_predicate=predicate) if predicate else current.file_uris()
 
+    def newest(self, table: str) -> datetime | None:
+        """The latest ``ts``, by the log's statistics: no file is opened. ``None`` where there are no rows."""
+        current = self._current(table)
+        if current is None:
+            return None
+        told = [ts for ts in current.get_add_actions(flatten=True).column("max.ts").to_pylist() if ts is not None]
+        return max(told).astimezone(UTC) if told else None
+
     def read(
         self,
         table: str,

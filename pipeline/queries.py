@@ -17,7 +17,7 @@ import duckdb
 import polars as pl
 import pyarrow as pa
 
-from graynode.pipeline import identity_views, job_views, quality_views
+from graynode.pipeline import gpu_hours, identity_views, job_views, quality_views
 from graynode.pipeline.schema import TABLES, Table, Type
 
 _SQL_TYPES: Final[Mapping[Type, str]] = {
@@ -63,6 +63,7 @@ _DERIVED: Final[Mapping[str, str]] = {
     **job_views.VIEWS,
     **identity_views.MACROS,
     **quality_views.MACROS,
+    **gpu_hours.MACROS,
 }
 """What is made of tables, in the order of making: the table ``fields``, views by name, macros by signature."""
 _LISTS: Final = {"show", "tables", "information_schema", "duckdb_views", "duckdb_tables", "duckdb_columns", "pragma"}
@@ -133,10 +134,14 @@ class Queries:
                 if name not in self._columns and (words is None or name.partition("(")[0] in words):
                     self._derive(name, text)
 
-    def ask(self, sql: str) -> duckdb.DuckDBPyRelation:
+    def cursor(self) -> duckdb.DuckDBPyConnection:
+        """A cursor of its own for ``ask``: whoever holds it can interrupt that question alone."""
+        return self._connection.cursor()
+
+    def ask(self, sql: str, cursor: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
         """The answer of one statement, not yet fetched. ``QueryError`` where it is wrong or would change anything."""
         self.refresh(sql)
-        cursor = self._connection.cursor()
+        cursor = cursor or self._connection.cursor()
         try:
             statements = cursor.extract_statements(sql)
             if len(statements) != 1:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -31,6 +32,7 @@ from graynode.service.config_tables import (
     Replay,
     Respond,
     Section,
+    Serve,
     Services,
     Simulated,
     Slurm,
@@ -39,6 +41,14 @@ from graynode.service.config_tables import (
 
 DEFAULT_PATH: Final = Path("/etc/graynode/graynode.toml")
 _ENV_PREFIX: Final = "GRAYNODE_"
+_TYPES: Final = {
+    "str": "a text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table",
+}
 
 
 class ConfigError(Exception):
@@ -56,6 +66,7 @@ class Config(Section, frozen=True):
     detect: Detect = field(default_factory=Detect)
     cost: Cost = field(default_factory=Cost)
     respond: Respond = field(default_factory=Respond)
+    serve: Serve = field(default_factory=Serve)
     slurm: Slurm = field(default_factory=Slurm)
     steps: Steps = field(default_factory=Steps)
     job_log: JobLog = field(default_factory=JobLog)
@@ -154,7 +165,13 @@ def _allowed(key: str, message: str) -> str:
         type_ = get_args(type_)[1]
     if get_origin(type_) is Literal:
         return f"allowed are {', '.join(map(str, get_args(type_)))}"
-    return f"{message[0].lower()}{message[1:]}"
+    return _plainly(f"{message[0].lower()}{message[1:]}")
+
+
+def _plainly(message: str) -> str:
+    """msgspec's words with a person's names of the types, and TOML's of a table."""
+    said = re.sub(r"`([a-z]+)( \| null)?`", lambda type_: _TYPES.get(type_[1], type_[0]), message)
+    return said.replace("of length >= 1", "that is not empty").replace("matching regex", "of the form")
 
 
 def _is_section(type_: Any) -> bool:

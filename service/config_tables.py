@@ -207,6 +207,30 @@ class Respond(Section, frozen=True):
     metrics_listen: str = "127.0.0.1:9404"
 
 
+class Serve(Section, frozen=True):
+    """The HTTP API and the pages (docs/api.md). Beyond loopback it wants ``cert_file`` and ``key_file``, or ``plain_http``
+    where a proxy in front speaks TLS; ``hosts``: names that it answers to, beside those of loopback.
+
+    ``deadline_s``: the longest that one question may take. ``sql`` opens ``POST /api/v1/sql``, with limits of its own.
+    """
+
+    listen: str = "127.0.0.1:9405"
+    tokens_file: Path = Path("/var/lib/graynode/serve-tokens.json")
+    cert_file: Path | None = None
+    key_file: Path | None = None
+    plain_http: bool = False
+    hosts: tuple[str, ...] = ()
+    refresh_s: Seconds = 15.0
+    session_h: Hours = 12.0
+    streams: Positive = 64
+    deadline_s: Seconds = 10.0
+    memory: Annotated[str, Meta(pattern="^[0-9]+ ?[KMG]i?B$")] = "2GB"
+    sql: bool = False
+    sql_deadline_s: Seconds = 10.0
+    sql_rows: Positive = 10_000
+    sql_memory: Annotated[str, Meta(pattern="^[0-9]+ ?[KMG]i?B$")] = "512MB"
+
+
 class Simulated(Section, frozen=True):
     """The simulated fleet that the collector ``simulated`` gives."""
 

@@ -13,6 +13,8 @@ from typing import Any, Final, TextIO
 from graynode.pipeline.bus import BusRefused, BusUnavailable
 from graynode.pipeline.queries import Queries, QueryError
 from graynode.service.config import Config
+from graynode.service.config_tables import LakeSection
+from graynode.service.said import said
 from graynode.service.wiring import make_bus, make_lake
 
 _PREFIX: Final = re.compile(r"[0-9a-f-]{1,36}")
@@ -40,8 +42,25 @@ def run(config: Config, incident: str, *, as_json: bool = False, out: TextIO | N
     from rich.console import Console
 
     console = Console(file=sink, highlight=False, soft_wrap=False, width=None if sink.isatty() else 80)
-    console.print(explain(history[-1], history, datetime.now(UTC)))
+    told = _said(config, history[-1], notes)
+    console.print(explain(history[-1], history, datetime.now(UTC), said=told, lake=other_lake(config)))
     return 0
+
+
+def other_lake(config: Config) -> str:
+    """The lake that was asked, where ``graynode sql`` would by itself ask another; else empty."""
+    return config.lake.path if config.lake.path != LakeSection().path else ""
+
+
+def _said(config: Config, incident: Mapping[str, Any], notes: list[str]) -> list[dict[str, Any]]:
+    """What the lake has of it; nothing where there is none to ask, for the incident may come from the bus alone."""
+    if any("the lake" in note for note in notes):
+        return []
+    queries = Queries(make_lake(config))
+    try:
+        return said(queries.rows, incident)
+    finally:
+        queries.close()
 
 
 def find(config: Config, prefix: str) -> tuple[Revisions, list[str]]:

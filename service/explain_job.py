@@ -17,6 +17,7 @@ from graynode.dashboards.pieces import clean
 from graynode.pipeline.lake import Lake, LakeError, LakeTooNew
 from graynode.pipeline.queries import QueryError
 from graynode.service.config import Config
+from graynode.service.explain import other_lake
 from graynode.service.wiring import make_lake
 
 if TYPE_CHECKING:
@@ -68,7 +69,14 @@ def run(
     from rich.console import Console
 
     console = Console(file=sink, highlight=False, soft_wrap=False, width=None if sink.isatty() else 80)
-    shown = explain_job(told.row, then=told.then, slow=told.slow, attempts=told.attempts, names=told.names)
+    shown = explain_job(
+        told.row,
+        then=told.then,
+        slow=told.slow,
+        attempts=told.attempts,
+        names=told.names,
+        lake=other_lake(config),
+    )
     console.print(shown)
     return 0
 

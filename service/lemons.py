@@ -106,7 +106,7 @@ def read(queries: Queries, cluster: str, at: datetime) -> Lemons:
     """Faults, repairs and fleet of a cluster before ``at``, ranked; of the only cluster, where that one has nothing."""
     from graynode.detectors.lemons import rank
 
-    there = [row["cluster"] for row in queries.rows(_CLUSTERS)]
+    there = clusters(queries)
     if cluster not in there and len(there) == 1:
         cluster = there[0]
     words = {"cluster": quoted(cluster), "at": at.isoformat()}
@@ -118,6 +118,11 @@ def read(queries: Queries, cluster: str, at: datetime) -> Lemons:
     last = {row["node_id"]: (row["ts"], row["what"] or "repair") for row in repairs.sort("ts").to_dicts()}
     labels = {row["node_id"]: row["node"] or row["node_id"] for row in names}
     return Lemons(cluster, at, rank(history, fleet, at, since), labels, last)
+
+
+def clusters(queries: Queries) -> list[str]:
+    """Clusters that anything of is known."""
+    return [row["cluster"] for row in queries.rows(_CLUSTERS)]
 
 
 def _ended_by_repair(history: pl.DataFrame, repairs: pl.DataFrame) -> pl.DataFrame:

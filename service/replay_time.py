@@ -21,8 +21,9 @@ _EPOCH: Final = datetime(2000, 1, 1, tzinfo=UTC)
 class RecordedTime:
     """The recording in slices that end on whole windows."""
 
-    def __init__(self, recording: Replay, cluster: str) -> None:
-        self._recording, self.cluster = recording, cluster
+    def __init__(self, recording: Replay, cluster: str, source: str) -> None:
+        """``source`` is what a person calls the recording."""
+        self._recording, self.cluster, self._source = recording, cluster, source
         self.start: datetime | None = None
         self.end: datetime | None = None
         self.rows = 0
@@ -39,7 +40,7 @@ class RecordedTime:
         for some in rows.values():
             self.start = min(filter(None, (self.start, some[0]["ts"])))
         if self.start is None:
-            raise ConfigError(f"the recording holds no row with a time{not_taken(self.refused)}")
+            raise ConfigError(f"{self._source}: holds no row with a time{not_taken(self.refused)}")
         at = self._aligned(self.start, 30)
         found.append((at, rows))
         while not self._recording.finished and at - self.start < _LOOK and self.rows < _LOOK_ROWS:

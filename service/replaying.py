@@ -61,7 +61,9 @@ def run(
             _claim(out, Path(str(from_lake)), name)
             with quiet(logging.ERROR):
                 return _replay_windows(config, past, name, pace, out, halt)
-        time = RecordedTime(_recording(path, from_lake, since, until, name, out), name)
+        time = RecordedTime(
+            _recording(path, from_lake, since, until, name, out), name, _called(path, from_lake, since, until)
+        )
         first = time.look()
         _claim(out, path or Path(str(from_lake)), name)
         notices = Notices()
@@ -75,6 +77,11 @@ def run(
         raise ConfigError(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from error
     except (NoSource, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ConfigError(f"{path or from_lake}: cannot be read: {error}") from error
+
+
+def _called(path: Path | None, from_lake: str | None, since: datetime | None, until: datetime | None) -> str:
+    span = "".join(f" {word} {at:%Y-%m-%dT%H:%MZ}" for word, at in (("since", since), ("until", until)) if at)
+    return f"{path}" if path else f"--from-lake {from_lake}{span}"
 
 
 def _recording(

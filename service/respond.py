@@ -27,7 +27,8 @@ from graynode.pipeline.bus import Bus, BusRefused, BusUnavailable, Consumer, Off
 from graynode.pipeline.codec import Unreadable
 from graynode.pipeline.schema import INCIDENTS, SEVERITIES, stable_id
 from graynode.responders.base import Outcome, Responder
-from graynode.responders.webhook import UnsafeUrl, Webhook
+from graynode.responders.address import UnsafeUrl
+from graynode.responders.webhook import Webhook
 from graynode.service.config import Config, ConfigError
 from graynode.service.config_tables import Webhook as WebhookSection
 from graynode.service.incident_bus import Publisher, from_message

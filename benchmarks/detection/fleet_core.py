@@ -2,7 +2,7 @@
 
 What the product does to a signal in a round (``detectors.residual``, ``in_job``, ``accumulate``) on rows of equal jobs
 instead of frames: the residual against own baseline and the leave-one-out median of the job, its sum S across jobs, and
-a second sum against the job's own first half hour. ``tests/evaluation/test_fleet_core.py`` holds that both give the
+a second sum against the job's own beginning. ``tests/evaluation/test_fleet_core.py`` holds that both give the
 same numbers. Arrays are float32 of shape (jobs, GPUs of a job); log units, more is worse.
 """
 
@@ -17,13 +17,15 @@ from numpy.typing import NDArray
 from graynode.benchmarks.detection.noise import Array, Noise, Windows
 from graynode.detectors import accumulate
 from graynode.detectors.accumulate import TAU
-from graynode.detectors.in_job import REFERENCE_S
+from graynode.detectors.in_job import BLOCK_S, LEAST, MOST, Begun
 
 WINDOW_S: Final = 30
 DAY: Final = 86_400 // WINDOW_S
 """Windows of a day."""
-HALF_HOUR: Final = int(REFERENCE_S) // WINDOW_S
-"""Windows of a job's beginning, which its reference is made of."""
+_BLOCK: Final = int(BLOCK_S) // WINDOW_S
+HALF_HOUR: Final = LEAST * _BLOCK
+"""Windows of a job's beginning that its reference is made of at least."""
+_LEARNS: Final = MOST * _BLOCK
 _BETWEEN_GPUS: Final = 0.0171
 """Sigma between GPUs of one model (Longhorn sgemm): what a baseline takes away, and what is left without one."""
 _DAYS_KEPT: Final = 28
@@ -102,7 +104,8 @@ class Fleet:
         self.across: Array = np.zeros(shape, dtype=np.float32)
         self.in_job: Array = np.zeros(shape, dtype=np.float32)
         self._reference: Array = np.full(shape, np.nan, dtype=np.float32)
-        self._begun: Array = np.zeros(shape, dtype=np.float32)
+        self._firm = np.zeros(shape, dtype=np.bool_)
+        self._begun: Array = np.zeros((4, *shape), dtype=np.float32)
         self._today: Array = np.zeros(shape, dtype=np.float32)
         self._windows: Array = np.zeros(shape, dtype=np.float32)
         self.limits = Limits(None, None)
@@ -148,17 +151,26 @@ class Fleet:
         return after if limit is None else np.minimum(after, np.float32(2.0 * limit), out=after)
 
     def _since_job_began(self, x: Array) -> Array:
-        begins = np.flatnonzero(self.age < HALF_HOUR)
+        r = self._against_peers(x - self._reference)
+        begins = np.flatnonzero((self.age < _LEARNS) & ~self._firm.all(axis=1))
+        uncertain = np.flatnonzero((self.age >= HALF_HOUR) & ~self._firm.all(axis=1))
+        told = r.copy() if len(uncertain) else r
+        zone = np.maximum(np.abs(r[uncertain]) - np.float32(TAU / 2), 0.0) * np.sign(r[uncertain])
+        told[uncertain] = np.where(self._firm[uncertain], r[uncertain], zone)
         if len(begins):
-            rows = x[begins]
-            self._begun[begins] += rows - np.median(rows, axis=1, keepdims=True)
-            ready = begins[self.age[begins] == HALF_HOUR - 1]
-        known = x - self._reference
-        r = self._against_peers(known)
-        if len(begins):
-            r[begins] = np.nan
-            self._reference[ready] = self._begun[ready] / np.float32(HALF_HOUR)
-        return r
+            self._begin(begins, x[begins], r[begins])
+        return told
+
+    def _begin(self, jobs: Whole, x: Array, r: Array) -> None:
+        """Windows of the beginning of ``jobs``, as ``in_job`` learns them."""
+        own = r + self._reference[jobs]
+        own = np.where(np.isnan(own), x - np.median(x, axis=1, keepdims=True), own)
+        well = np.ones(own.shape, dtype=np.bool_)
+        if self.limits.in_job is not None:
+            well = self.in_job[jobs] < self.limits.in_job / 2
+        begun = Begun(*self._begun[:, jobs], size=_BLOCK).learned(own, self._firm[jobs], well)
+        self._begun[:, jobs] = begun.windows, begun.block, begun.means, begun.squares
+        self._reference[jobs], self._firm[jobs] = begun.known()
 
     def _learn(self, r: Array) -> None:
         """Today's centre, of the windows of those that are not suspected; one window's say is bounded."""
@@ -176,7 +188,8 @@ class Fleet:
         if len(over):
             self.offset[over] = self._noise.offsets(len(over), self.size.gpus)
             self.age[over], self._ends[over] = 0, self._lengths(len(over))
-            self._begun[over], self._reference[over], self.in_job[over] = 0.0, np.nan, 0.0
+            self._begun[:, over], self._reference[over], self._firm[over] = 0.0, np.nan, False
+            self.in_job[over] = 0.0
 
     def _lengths(self, count: int) -> Whole:
         low, high = (float(np.log(windows)) for windows in self._lasts)

@@ -140,7 +140,8 @@ class VictoriaMetrics(Server):
 
     def post(self, path: str, body: bytes) -> None:
         """Send data in one of the forms it takes."""
-        urllib.request.urlopen(self.url + path, data=body, timeout=120).close()  # noqa: S310 (our own http://)
+        request = urllib.request.Request(self.url + path, body, {"Content-Type": "application/json"})  # noqa: S310 (our own http://)
+        urllib.request.urlopen(request, timeout=120).close()  # noqa: S310 (the same)
 
 
 class Prometheus(Server):

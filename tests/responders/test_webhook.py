@@ -18,7 +18,9 @@ from standardwebhooks.webhooks import Webhook as Verifier
 from graynode.detectors.event_rules import from_events
 from graynode.detectors.incidents import Incidents
 from graynode.responders import RESPONDERS
-from graynode.responders.webhook import UnsafeUrl, Webhook, checked_url, judge, retry_after
+from graynode.responders.address import UnsafeUrl, checked_url
+from graynode.responders.answers import judge, retry_after
+from graynode.responders.webhook import Webhook
 from graynode.service.incident_bus import from_message, to_message
 
 SECRET = "whsec_" + base64.b64encode(b"a secret of 24 bytes long").decode()

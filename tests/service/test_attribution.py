@@ -294,7 +294,7 @@ def test_a_person_reads_why_what_began_it_and_what_to_do(site: Site, config: Con
         for said in (
             "INFRASTRUCTURE Job 7 failed because of the machine", "Xid 79", PCI, "gpu-02", "30 s before the end",
             "confidence high", "BEGAN IT", "clean-up", "Run it again on other nodes", "What could not be asked",
-            "machines were not heard of", "graynode sql -c",
+            "machines were not heard of", "graynode sql --lake",
         ):  # fmt: skip
             assert said in text, said
         assert text.index("Xid 79") < text.index("clean-up")

@@ -77,6 +77,20 @@ def test_it_fits_the_terminal(width: int) -> None:
         assert max(len(line) for line in shown(incident, [], width).splitlines()) <= width
 
 
+def test_what_was_said_and_told_is_on_the_page() -> None:
+    """Who took it, who was told and the verdict stand in order of time; the line to copy asks the lake that was asked."""
+    said = [
+        {"ts": at(60), "what": "notify done (revision 1)", "who": "webhook", "why": None},
+        {"ts": at(120), "what": "taken", "who": "ops\x1b[2J", "why": "looking"},
+    ]
+    sink = io.StringIO()
+    Console(file=sink, width=100).print(explain(slow(), [], at(7200), said=said, lake="/data/my lake"))
+    text = " ".join(sink.getvalue().split())
+    assert "2026-11-30 12:02:00 UTC taken by ops [2J: looking" in text
+    assert text.index("notify done") < text.index("taken by")
+    assert "graynode sql --lake '/data/my lake' -c" in text
+
+
 def test_rows_and_messages_read_alike() -> None:
     """A row of the lake, ``incident.v1`` and its JSON give the same page."""
     incident = hard()

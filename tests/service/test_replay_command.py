@@ -183,5 +183,5 @@ def test_one_recording_is_wanted(tmp_path: Path) -> None:
     (tmp_path / "lake" / "gpu" / "_delta_log").mkdir(parents=True)
     with pytest.raises(ConfigError, match="use --from-lake"):
         replay(tmp_path / "lake", tmp_path / "out")
-    with pytest.raises(ConfigError, match="no row with a time"):
+    with pytest.raises(ConfigError, match=f"--from-lake {tmp_path / 'lake'}: holds no row with a time"):
         replay(None, tmp_path / "out", from_lake=str(tmp_path / "lake"))
