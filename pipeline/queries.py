@@ -17,7 +17,7 @@ import duckdb
 import polars as pl
 import pyarrow as pa
 
-from graynode.pipeline import gpu_hours, identity_views, job_views, quality_views
+from graynode.pipeline import gpu_hours, identity_views, job_views, quality_views, reliability_views
 from graynode.pipeline.schema import TABLES, Table, Type
 
 _SQL_TYPES: Final[Mapping[Type, str]] = {
@@ -64,6 +64,7 @@ _DERIVED: Final[Mapping[str, str]] = {
     **identity_views.MACROS,
     **quality_views.MACROS,
     **gpu_hours.MACROS,
+    **reliability_views.MACROS,
 }
 """What is made of tables, in the order of making: the table ``fields``, views by name, macros by signature."""
 _LISTS: Final = {"show", "tables", "information_schema", "duckdb_views", "duckdb_tables", "duckdb_columns", "pragma"}

@@ -43,7 +43,7 @@ def labels(incident: Incident, place: Mapping[str, str]) -> dict[str, str]:
     return {"alertname": name, **place, **{key: value for key, value in now.items() if value}}
 
 
-def annotations(incident: Incident, links: Links) -> dict[str, str]:
+def annotation_texts(incident: Incident, links: Links) -> dict[str, str]:
     """What people read: summary, description, next step, links, and the command to look."""
     told = {
         "summary": title(incident),
@@ -65,7 +65,7 @@ def alert(incident: Incident, labels_: Mapping[str, str], links: Links, ends: da
     starts = moment(incident.get("opened_ts")) or moment(incident.get("since")) or ends
     told: Alert = {
         "labels": dict(labels_),
-        "annotations": annotations(incident, links),
+        "annotations": annotation_texts(incident, links),
         "startsAt": iso(min(starts, ends - timedelta(seconds=1))),
         "endsAt": iso(ends),
     }

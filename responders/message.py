@@ -26,7 +26,7 @@ _HARMLESS: Final = str.maketrans({"<": "‹", ">": "›", "@": "＠", "`": "'", 
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Where a person finds more. Empty: no link. ``page_url`` is the status page, ``runbook_url`` has a page a cause."""
+    """Where a person finds more: the status page, and a runbook's address with ``{cause}`` in it. Empty: no link."""
 
     page_url: str = ""
     runbook_url: str = ""
@@ -171,7 +171,8 @@ def _cost(incident: Incident) -> str:
 
 def _look(incident: Incident, links: Links) -> str:
     known = (links.incident(incident), links.runbook(incident))
-    return "\n".join([f"Look: graynode explain {clean(incident.get('incident_id'))[:8]}", *(url for url in known if url)])
+    look = f"Look: graynode explain {clean(incident.get('incident_id'))[:8]}"
+    return "\n".join([look, *(url for url in known if url)])
 
 
 def _line(incident: Incident) -> str:

@@ -109,7 +109,18 @@ def parse(settings: Mapping[str, Any], source: str) -> Config:
         raise ConfigError(f"{source}: {_named(settings, key)}: {_allowed(key, message)}") from error
     if config.fields.off or config.fields.every:
         _check_switches(config.fields, source)
+    if config.cost != Cost():
+        _check_cost(config.cost, source)
     return config
+
+
+def _check_cost(cost: Cost, source: str) -> None:
+    from graynode.service.cost_prices import WrongPrice, check
+
+    try:
+        check(cost)
+    except WrongPrice as error:
+        raise ConfigError(f"{source}: {error}") from error
 
 
 def _check_switches(fields: Fields, source: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -174,16 +175,46 @@ class Detect(Section, frozen=True):
     due_digest_h: Hours = 168.0
 
 
+class Owned(Section, frozen=True):
+    """GPUs of one model that are ours: their price, life, other costs a year, and what the host draws beside the GPU."""
+
+    purchase_per_gpu: float
+    life_years: float
+    other_per_gpu_year: float = 0.0
+    host_w_per_gpu: float = 0.0
+
+
+class Rented(Section, frozen=True):
+    """GPUs of one model that are rented, from day ``since`` to before day ``until``; ``gpus``: for how many it is."""
+
+    model: Annotated[str, Meta(min_length=1, max_length=200)]
+    per_gpu_hour: float
+    commitment: Annotated[str, Meta(max_length=100)] = ""
+    since: date | None = None
+    until: date | None = None
+    gpus: Annotated[int, Meta(ge=0)] = 0
+
+
 class Cost(Section, frozen=True):
-    """What GPU-hours cost. ``per_gpu_hour``: money by a part of the model's name (``H100 = 2.5``), ``"*"`` for others.
+    """What GPU-hours cost (docs/cost.md). ``per_gpu_hour``: money by a part of the model's name (``H100 = 2.5``), ``"*"``
+    for others; ``owned`` by the same, and ``rented``, say it in more detail and go first.
 
     Without prices waiting is told in GPU-hours. ``restart_h``: hours of work lost when a job dies, an assumption: half
-    a checkpoint interval and the restart.
+    a checkpoint interval and the restart. ``work``: kind of work by a pattern of partition, account or job
+    (``"partition:serve*" = "inference"``), where the job does not say; ``teams``: team by account. ``budgets``: by
+    account and calendar month, in money where there are prices, else in GPU-hours.
     """
 
     per_gpu_hour: dict[str, Annotated[float, Meta(ge=0)]] = field(default_factory=dict)
     currency: Annotated[str, Meta(max_length=10)] = ""
     restart_h: Annotated[float, Meta(ge=0)] = 0.5
+    owned: dict[str, Owned] = field(default_factory=dict)
+    rented: tuple[Rented, ...] = ()
+    tariff_per_kwh: float = 0.0
+    pue: float = 1.0
+    work: dict[str, str] = field(default_factory=dict)
+    teams: dict[str, str] = field(default_factory=dict)
+    budgets: dict[str, float] = field(default_factory=dict)
 
 
 class Webhook(Section, frozen=True):

@@ -53,7 +53,7 @@ class KafkaSite(Site):
         dead.close()
 
     def _whole(self) -> bool:
-        return all(self.lake.exists(table) for table in ("label", "ack", "mute", "repair"))
+        return all(self.lake.exists(table) and self.lake.files(table) for table in ("label", "ack", "mute", "repair"))
 
 
 def test_label_ack_mute_and_repair_by_kafka(tmp_path: Path, kafka_address: str) -> None:

@@ -1,0 +1,66 @@
+"""GPU-hours of a stretch, summed by day: what cost, capacity, budgets and users' views are reckoned from.
+
+A day at a time bounds memory whatever the fleet and the stretch. Whole days that are over are kept in memory under the
+lake files that they were made from, so a page asks for thirty days and one is computed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import polars as pl
+
+from graynode.pipeline.queries import Queries
+
+_KEPT_DAYS: Final = 400
+_DAY: Final = timedelta(days=1)
+_KEYS: Final = ("cluster", "day", "gpu_model", "category", "job_id", "user", "account", "partition", "work")
+_MEANS: Final = ("util_percent", "sm_active_ratio", "tensor_active_ratio", "power_w")
+_TABLES: Final = ("gpu_1h", "job", "node_state", "inventory", "incident")
+
+_SQL: Final = """
+SELECT cluster, TIMESTAMPTZ '{day}' AS day, gpu_model, category, job_id, "user", account, "partition", work,
+  sum(hours) AS gpu_hours, {sums}
+FROM gpu_hours(TIMESTAMPTZ '{since}', TIMESTAMPTZ '{until}') GROUP BY ALL
+"""
+_SUMS: Final = ", ".join(
+    f"sum({m} * hours) AS {m}_h, coalesce(sum(hours) FILTER ({m} IS NOT NULL), 0) AS {m}_of_h" for m in _MEANS
+)
+SCHEMA: Final = {
+    **dict.fromkeys(_KEYS, pl.String),
+    "day": pl.Datetime("us", "UTC"),
+    "gpu_hours": pl.Float64,
+    **{f"{m}{end}": pl.Float64 for m in _MEANS for end in ("_h", "_of_h")},
+}
+"""``<mean>_h`` is the value times hours, ``<mean>_of_h`` the hours in which it was measured; ``power_w_h`` is in Wh."""
+
+
+class Days:
+    """Sums of days, kept. One for a process; threads may share it."""
+
+    def __init__(self) -> None:
+        self._made: OrderedDict[tuple[object, ...], pl.DataFrame] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def between(self, queries: Queries, since: datetime, until: datetime) -> pl.DataFrame:
+        """A row a day, model, category and job: columns of ``SCHEMA``. Empty where nothing was owned."""
+        frames = [self._of(queries, a, b) for a, b in days(since, until, queries.first("gpu_1h"))]
+        return pl.concat([pl.DataFrame(schema=SCHEMA), *frames])
+
+    def _of(self, queries: Queries, since: datetime, until: datetime) -> pl.DataFrame:
+        key = (since, until, queries.stamp(_TABLES, since, until))
+        with self._lock:
+            if key in self._made:
+                self._made.move_to_end(key)
+                return self._made[key]
+        sql = _SQL.format(day=since.date(), since=since.isoformat(), until=until.isoformat(), sums=_SUMS)
+        frame = queries.frame(sql).select(pl.col(n).cast(t) for n, t in SCHEMA.items())
+        with self._lock:
+            self._made[key] = frame
+            while len(self._made) > _KEPT_DAYS:
+                self._made.popitem(last=False)
+        return frame
