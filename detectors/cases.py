@@ -190,3 +190,12 @@ def spread(entries: Iterable[ev.Entry]) -> float:
     """How many nodes it is about, where it is about several."""
     said = [e.get("nodes_told") or (e["value"] if e["unit"] == "nodes" else 0) or 0 for e in entries]
     return max((float(n) for n in said), default=0.0)
+
+
+def spoken_for(cases: Iterable[Case]) -> dict[str, dict[str, str]]:
+    """For whom open incidents speak: of each speaker's id, the ids and titles of those that are grouped under it."""
+    spoken: dict[str, dict[str, str]] = {}
+    for case in cases:
+        if case.is_open and case.told.get("grouped_under"):
+            spoken.setdefault(case.told["grouped_under"], {})[case.told["incident_id"]] = str(case.told["title"])
+    return spoken

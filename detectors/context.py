@@ -66,7 +66,8 @@ class Context:
         if not {"node_id", "gpu_uuid"} <= set(frame.columns):
             return pl.DataFrame(schema=dict.fromkeys(names, pl.String))
         told = [(pl.col(n) if n in frame.columns else pl.lit(None)).cast(pl.String).alias(n) for n in names]
-        return frame.select(told).drop_nulls(["node_id", "gpu_uuid"]).unique("gpu_uuid", keep="any")
+        rows = frame.select(told).drop_nulls(["node_id", "gpu_uuid"]).sort(names, nulls_last=True)
+        return rows.unique("gpu_uuid", keep="first", maintain_order=True)
 
     @functools.cached_property
     def _by_gpu(self) -> Mapping[str, str]:

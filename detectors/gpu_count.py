@@ -113,7 +113,7 @@ def _of_its_kind(host: pl.DataFrame, view: View, most: Floats) -> Floats:
     """How many GPUs nearly all nodes of the same product have; NaN where they differ or are few."""
     if not {"node_id", "product_name_last"} <= set(host.columns):
         return np.full(len(view), np.nan)
-    names = host.select("node_id", "product_name_last").unique("node_id", keep="any")
+    names = host.group_by("node_id").agg(pl.col("product_name_last").max())
     here = pl.DataFrame([view.keys.alias("node_id"), pl.Series("most", most)]).join(
         names, on="node_id", how="left", maintain_order="left"
     )

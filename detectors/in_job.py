@@ -14,10 +14,9 @@ while the job lasts, so that nothing slow can hide in it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from graynode.detectors import footing, residual
 from graynode.detectors.accumulate import TAU
@@ -37,23 +36,22 @@ ERROR: Final = TAU / 20
 """Standard error from which a reference is firm. A sum runs away where the reference is off by τ/2, and is likely to be
 told where it is off by 0.35 τ: that is seven such errors. Measured in benchmarks/RESULTS.md."""
 _PARTS: Final = ("windows", "block", "means", "squares")
-Numbers = NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
     """What is known of beginnings: windows taken, sum within the open block, sum of block means and of their squares.
 
-    Arrays of one shape, of any float type; ``size`` is how many windows a block has.
+    Arrays of one shape; ``size`` is how many windows a block has. float32 stays what it is.
     """
 
-    windows: Numbers
-    block: Numbers
-    means: Numbers
-    squares: Numbers
     size: int
+    windows: Floats
+    block: Floats
+    means: Floats
+    squares: Floats
 
-    def known(self) -> tuple[Numbers, Bools]:
+    def known(self) -> tuple[Floats, Bools]:
         """The reference (NaN before ``LEAST`` blocks are full), and whether it is firm."""
         blocks = self.windows // self.size
         blocks = np.where(blocks >= LEAST, blocks, np.float32(np.nan))
@@ -61,16 +59,15 @@ class Begun:
         variance = (self.squares - self.means * reference) / (blocks - 1)
         return reference, variance <= blocks * ERROR**2
 
-    def learned(self, own: Numbers, firm: Bools, well: Bools) -> Self:
+    def learned(self, own: Floats, firm: Bools, well: Bools) -> Begun:
         """With one window more of those that are not ``firm``, ``well``, and have a value."""
         taken = ~firm & well & (self.windows < MOST * self.size) & ~np.isnan(own)
         windows = self.windows + taken
         block = self.block + np.where(taken, own, 0)
         full = taken & (windows % self.size == 0)
         mean = np.where(full, block / self.size, 0)
-        return type(self)(
-            windows, np.where(full, 0, block), self.means + mean, self.squares + mean * mean, self.size
-        )  # fmt: skip
+        block = np.where(full, 0, block)
+        return Begun(self.size, windows, block, self.means + mean, self.squares + mean * mean)
 
 
 def columns(signals: tuple[str, ...]) -> tuple[str, ...]:
@@ -79,17 +76,19 @@ def columns(signals: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def begin(memory: Arrays, view: View, signals: tuple[str, ...]) -> tuple[Bools, Bools]:
-    """Who is in a job, and who in another than before: the latter's references begin anew. In place for ``memory``.
+    """Who is in a job, and whose references begin anew: those in another than before, and those of whom an older
+    version kept no blocks. In place for ``memory``; what was summed against them is for the caller to forget.
 
     A window without a job says nothing: neither that the job goes on nor that it has ended.
     """
     job = view.once("job_number", None, lambda: footing.numbers(view.text("job_id_last")))
     known = ~np.isnan(job)
-    other = known & (job != memory["job"])
-    for name in columns(signals)[1:]:
-        memory[name] = np.where(other | np.isnan(memory[name]), 0.0, memory[name])
+    names = columns(signals)[1:]
+    anew = (known & (job != memory["job"])) | np.isnan(memory[names[0]])
+    for name in names:
+        memory[name] = np.where(anew, 0.0, memory[name])
     memory["job"] = np.where(known, job, memory["job"])
-    return known, other
+    return known, anew
 
 
 def score(
@@ -104,7 +103,7 @@ def score(
         nothing = np.full(len(x), np.nan)
         return residual.against_peers(nothing, groups), nothing, np.zeros(len(x), dtype=np.bool_)
     names = _names(signal)
-    begun = Begun(*(memory[name] for name in names), size=int(np.ceil(BLOCK_S / window_s)))
+    begun = Begun(_size(window_s), *(memory[name] for name in names))
     reference, firm = begun.known()
     r, own = residual.against_own_and_peers(x, reference, groups)
     after = begun.learned(own, firm, well)
@@ -114,8 +113,12 @@ def score(
 
 def minutes(memory: Arrays, signal: str, i: int, window_s: int) -> float:
     """How many minutes of row ``i`` its reference is made of."""
-    size = int(np.ceil(BLOCK_S / window_s))
+    size = _size(window_s)
     return float(memory[f"{signal}.begun_windows"][i] // size) * size * window_s / 60.0
+
+
+def _size(window_s: int) -> int:
+    return int(np.ceil(BLOCK_S / window_s))
 
 
 def _names(signal: str) -> tuple[str, ...]:

@@ -257,11 +257,7 @@ class Incidents:
             if case.is_open and leader is not None and leader not in open_ids:
                 case.told["grouped_under"] = None
                 told.append(self._say(case, "updated", now))
-        spoken: dict[str, dict[str, str]] = {}
-        for case in self._cases.values():
-            if case.is_open and case.told.get("grouped_under"):
-                speaks = spoken.setdefault(case.told["grouped_under"], {})
-                speaks[case.told["incident_id"]] = str(case.told["title"])
+        spoken = ca.spoken_for(self._cases.values())
         for case in self._cases.values():
             speaks = spoken.get(str(case.told.get("incident_id")), {})
             if case.is_open and speaks.keys() != case.also.keys():

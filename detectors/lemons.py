@@ -180,7 +180,7 @@ def reason(row: dict[str, Any]) -> str:
     if row.get("last_kind"):
         said.append(f"last: {row['last_kind']}" + (", the same class as one before" if row.get("kind_again") else ""))
     if row["down"]:
-        said.append("still down")
+        said.append("the last one has not ended")
     if row["repairs_in_a_row"] > 1:
         before = row["repairs_in_a_row"] - 1
         said.append(f"{before} repairs in a row" if before > 1 else "the repair before")

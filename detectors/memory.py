@@ -27,11 +27,12 @@ Arrays = dict[str, Floats]
 def recall(state: pl.DataFrame | None, keys: pl.Series, columns: Iterable[str]) -> Arrays:
     """The remembered values of ``keys``, in their order; NaN for what is not remembered.
 
-    A state of other columns (an older detector's) counts as nothing remembered.
+    What an older detector of the same version did not keep yet is not remembered of anybody; the rest is.
     """
     names = list(columns)
-    if state is None or state.is_empty() or not len(keys) or state.columns[2:] != names:
+    if state is None or state.is_empty() or not len(keys):
         return {name: np.full(len(keys), np.nan) for name in names}
+    state = _with(state, ["key", "seen", *names])
     known = state.get_column("key")
     if _same(known, keys):
         return {name: state.get_column(name).to_numpy().copy() for name in names}
@@ -49,13 +50,22 @@ def remember(
 ) -> pl.DataFrame:
     """``values`` of ``keys`` in place of what was remembered of them; the others stay until unseen for ``forget_s``."""
     fresh = _one_each(_frame(keys, np.full(len(keys), now_s), values))
-    if state is None or state.is_empty() or state.columns != fresh.columns:
+    if state is None or state.is_empty():
         return fresh.sort("key")
+    state = _with(state, fresh.columns)
     old = state.get_column("key")
     if _same(old, keys):
         return fresh
     others = state.lazy().filter(pl.col("seen") >= now_s - forget_s).join(fresh.lazy(), on="key", how="anti")
     return pl.concat([others, fresh.lazy()]).sort("key").collect()
+
+
+def _with(state: pl.DataFrame, names: list[str]) -> pl.DataFrame:
+    """These columns in this order; those that the state lacks are NaN."""
+    if state.columns == names:
+        return state
+    lacks = (pl.lit(np.nan).alias(name) for name in names if name not in state.columns)
+    return state.with_columns(*lacks).select(names)
 
 
 def _one_each(fresh: pl.DataFrame) -> pl.DataFrame:

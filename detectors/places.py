@@ -1,7 +1,6 @@
 """What nodes and ports share: rack, NVLink domain, leaf switch, rail, job, driver.
 
-Racks, domains and switches come from ``inventory``: column ``domain``; in ``attributes`` the keys ``rack`` or
-``chassis_serial`` of a node or GPU, and ``switch`` of a node or port. Jobs and drivers come from the window's rows.
+Racks, domains and switches come from ``inventory`` (``graynode.pipeline.place_rows``). Jobs and drivers come from the window's rows.
 Where no inventory names the switch, equal ports of many nodes are a *rail*: in rail-optimised fabrics they end in the
 same leaf switches.
 """
@@ -9,18 +8,18 @@ same leaf switches.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
 
 from graynode.detectors.base import Round
+from graynode.pipeline.place_rows import PLACE_ROWS, of_inventory
 
 Member = tuple[str, str]
 """Machine, and port of it where the place holds ports; the port is empty where it holds whole nodes."""
 
-_ATTRIBUTES: Final = {"rack": ("rack", "chassis_serial"), "switch": ("switch", "leaf_switch", "neighbour")}
 _FEWEST: Final = {"rack": 3, "domain": 3, "switch": 3, "rail": 5, "job": 5, "driver": 5}
 _LEAST_PART: Final = {"rack": 0.5, "domain": 0.5, "switch": 0.5, "rail": 0.0, "job": 0.2, "driver": 0.2}
 """A place is named where so many of its nodes, and more than such a part of them, are concerned. A rack of four is
@@ -123,7 +122,6 @@ def places(round_: Round, *, ports: bool = False, concerned: frozenset[str] | No
     return Places(made, seen)
 
 
-_SCHEMA: Final = dict.fromkeys(("kind", "name", "node", "port"), pl.String)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,49 +158,17 @@ def _latest(round_: Round, *, ports: bool) -> tuple[pl.DataFrame, frozenset[str]
 
 def _column(frame: pl.DataFrame, kind: str, column: str) -> pl.DataFrame:
     if not {column, "node_id"} <= set(frame.columns):
-        return pl.DataFrame(schema=_SCHEMA)
+        return pl.DataFrame(schema=PLACE_ROWS)
     pairs = frame.select(name=pl.col(column).cast(pl.String), node=pl.col("node_id")).drop_nulls().unique()
     return pairs.select(pl.lit(kind).alias("kind"), "name", "node", pl.lit("").alias("port"))
 
 
 def _rails(link: pl.DataFrame) -> pl.DataFrame:
     if not {"link", "node_id", "link_kind_last"} <= set(link.columns):
-        return pl.DataFrame(schema=_SCHEMA)
+        return pl.DataFrame(schema=PLACE_ROWS)
     wired = link.filter(pl.col("link_kind_last").fill_null("") != "nvlink").select("link", "node_id")
     named = wired.drop_nulls().unique().select(name=pl.col("link"), node=pl.col("node_id"), port=pl.col("link"))
     return named.select(pl.lit("rail").alias("kind"), "name", "node", "port")
-
-
-def of_inventory(inventory: pl.DataFrame, *, ports: bool) -> pl.DataFrame:
-    """Racks, domains and switches that rows of ``inventory`` name, as in ``table``."""
-    if not {"node_id", "kind", "entity"} <= set(inventory.columns) or inventory.is_empty():
-        return pl.DataFrame(schema=_SCHEMA)
-    rows = inventory.filter(pl.col("kind").is_in(["node", "gpu", "port"])).drop_nulls(["node_id", "entity"])
-    if "ts" in rows.columns:
-        rows = rows.sort("ts").unique(["node_id", "kind", "entity"], keep="last", maintain_order=True)
-    named = rows.select("node_id", "kind", "entity", *_named(rows.columns))
-    port = pl.col("entity") if ports else pl.lit("")
-    made = [
-        named.select(
-            pl.lit(what).alias("kind"), pl.col(what).alias("name"), pl.col("node_id").alias("node"),
-            (port if what == "switch" else pl.lit("")).alias("port"),
-        )
-        for what, named in (
-            ("domain", named), ("rack", named), ("switch", named.filter((pl.col("kind") == "port") == ports)),
-        )
-    ]  # fmt: skip
-    return pl.concat(made).drop_nulls("name").filter(pl.col("name") != "").unique()
-
-
-def _named(columns: Sequence[str]) -> Iterable[pl.Expr]:
-    yield (pl.col("domain") if "domain" in columns else pl.lit(None)).cast(pl.String).alias("domain")
-    for name, keys in _ATTRIBUTES.items():
-        if "attributes" not in columns:
-            yield pl.lit(None, dtype=pl.String).alias(name)
-            continue
-        # A regular expression, not a JSON parser: one unreadable text must not cost the round
-        said = [pl.col("attributes").str.extract(rf'"{key}"\s*:\s*"([^"]+)"') for key in keys]
-        yield pl.coalesce(said).alias(name)
 
 
 def _nodes(frame: pl.DataFrame) -> set[str]:

@@ -122,9 +122,9 @@ class Slow:
         return np.asarray(np.any(high, axis=0), dtype=np.bool_)
 
     def _changes(self, round_: Round, view: View, held: memory.Arrays, groups: Peers) -> Iterator[Candidate]:
-        in_a_job, other = in_job.begin(held, view, _IN_JOB)
+        in_a_job, anew = in_job.begin(held, view, _IN_JOB)
         for s in _IN_JOB:
-            accumulate.forget(held, f"{s}_in_job", other)
+            accumulate.forget(held, f"{s}_in_job", anew)
         changes: list[Change] = []
         own: dict[str, Floats] = {}
         beyond: list[Floats] = []

@@ -94,13 +94,16 @@ def _others(view: View, c: Change, i: int) -> str:
 
 
 def _past(c: Change, i: int, window_s: int, memory: Arrays) -> str:
-    return f"the {_reference(c, i, window_s, memory)}" if c.in_job else "its own past"
+    return f"the job's {_beginning(c, i, window_s, memory)}" if c.in_job else "its own past"
 
 
 def _reference(c: Change, i: int, window_s: int, memory: Arrays) -> str:
-    if not c.in_job:
-        return "days −28 to −7"
-    return f"first {in_job.minutes(memory, c.of, i, window_s):.0f} minutes of the job"
+    return f"{_beginning(c, i, window_s, memory)} of the job" if c.in_job else "days −28 to −7"
+
+
+def _beginning(c: Change, i: int, window_s: int, memory: Arrays) -> str:
+    minutes = round(in_job.minutes(memory, c.of, i, window_s))
+    return "first half hour" if minutes == 30 else f"first {minutes} minutes"
 
 
 def cause_of(view: View, throttle: Floats, i: int) -> tuple[str, str]:

@@ -94,18 +94,22 @@ sliced AS MATERIALIZED (
 left_over AS (
   SELECT cluster, node_id, gpu_uuid, ts, max(seen_h) AS seen_h, 1.0 - sum(slices / all_slices) AS share
   FROM sliced GROUP BY ALL),
+parents AS (SELECT cluster, node_id, gpu_uuid, ts, power_w FROM seen WHERE mig = ''),
 units AS MATERIALIZED (
-  SELECT cluster, node_id, gpu_uuid, ts, mig, slices / all_slices AS share, job_id, seen_h, util_percent, sm_told,
-    tensor_told, power_w, limit_w, mem_used_bytes, mem_total_bytes, processes FROM sliced
+  SELECT i.cluster, i.node_id, i.gpu_uuid, i.ts, i.mig, slices / all_slices AS share, i.job_id, i.seen_h,
+    i.util_percent, i.sm_told, i.tensor_told, p.power_w, NULL::DOUBLE AS limit_w, i.mem_used_bytes, i.processes
+  FROM sliced i LEFT JOIN parents p USING (cluster, node_id, gpu_uuid, ts)
   UNION ALL
-  SELECT cluster, node_id, gpu_uuid, ts, 'rest', share, NULL, seen_h, 0, 0, NULL, NULL, NULL, 0, NULL, 0
-  FROM left_over WHERE share > 1e-9
+  SELECT l.cluster, l.node_id, l.gpu_uuid, l.ts, 'rest', share, NULL, seen_h, 0, 0, NULL, p.power_w, NULL, 0, 0
+  FROM left_over l LEFT JOIN parents p USING (cluster, node_id, gpu_uuid, ts) WHERE share > 1e-9
   UNION ALL
   SELECT cluster, node_id, gpu_uuid, ts, '', 1.0, job_id, seen_h, util_percent, sm_told, tensor_told, power_w, limit_w,
-    mem_used_bytes, mem_total_bytes, processes FROM seen s
+    mem_used_bytes, processes FROM seen s
   WHERE mig = '' AND NOT EXISTS (FROM sliced i WHERE i.cluster = s.cluster AND i.node_id = s.node_id AND
     i.gpu_uuid = s.gpu_uuid AND i.ts = s.ts))"""
-"""What an hour's measurements are of: the GPU, or where MIG is on its instances by slices and what none of them has."""
+"""What an hour's measurements are of: the GPU, or where MIG is on its instances by slices and what none of them has.
+
+An instance's power is its share of the whole board's, so that energy adds up; whether it works power cannot tell."""
 
 _WORKING: Final = f"""
 read_ AS (
@@ -125,7 +129,8 @@ read_ AS (
 known AS MATERIALIZED (
   SELECT r.*, least(1.0, sm_now * scale) AS sm, least(1.0, tensor_now * scale) AS tensor,
     CASE WHEN between_jobs THEN false WHEN sm_now IS NOT NULL THEN sm_now * scale >= {WORKING_SM}
-      WHEN power_share IS NOT NULL THEN power_share * scale >= {WORKING_POWER} AND coalesce(util_percent, 2) * scale >= 2
+      WHEN power_share IS NOT NULL THEN power_share * scale >= {WORKING_POWER}
+        AND coalesce(util_percent, 2) * scale >= 2
       WHEN util_percent < 0.5 AND r.job_id IS NULL THEN false END AS works,
     coalesce(processes >= 0.5, false) OR coalesce(mem_used_bytes > {HELD_BYTES}, false) AS holds,
     j."user", j.account, j."partition", j.work,
@@ -218,14 +223,13 @@ useless AS (
 SELECT t.cluster, t.node_id, t.node, t.gpu_uuid, t.gpu_model, nullif(nullif(t.mig, ''), 'rest') AS mig_instance, t.ts,
   CASE WHEN t.category = 'free' AND s.reason IS NOT NULL THEN 'stranded' ELSE t.category END AS category, t.hours,
   t.job_id, t."user", t.account, t."partition", t.work, CASE WHEN t.category = 'free' THEN s.reason ELSE t.why END AS
-  why, t.util_percent, t.sm AS sm_active_ratio, t.tensor AS tensor_active_ratio, t.power_w, t.mem_used_bytes
+  why, CASE WHEN NOT t.between_jobs THEN t.util_percent END AS util_percent, CASE WHEN NOT t.between_jobs THEN t.sm END
+  AS sm_active_ratio, CASE WHEN NOT t.between_jobs THEN t.tensor END AS tensor_active_ratio, t.power_w, t.mem_used_bytes
 FROM told t LEFT JOIN useless s ON s.cluster = t.cluster AND s.node_id = t.node_id AND s.ts = t.ts
 WHERE t.hours > 0
 """
 
-_GPU_HOURS: Final = "WITH " + ",".join(
-    (SPAN, SEEN, OWNED, STATES, PLACED, _PIECES, _UNITS, _WORKING, _STRANDED)
-)
+_GPU_HOURS: Final = "WITH " + ",".join((SPAN, SEEN, OWNED, STATES, PLACED, _PIECES, _UNITS, _WORKING, _STRANDED))
 
 MACROS: Final[Mapping[str, str]] = {"gpu_hours(from_ts, to_ts)": _GPU_HOURS}
 """Table macros by name and parameters."""

@@ -8,6 +8,7 @@ Text of common table expressions, put together by ``graynode.pipeline.gpu_hours`
 - A stretch ends with the newest hour that was rolled up: what has not been looked at yet is not blind.
 """
 
+# ruff: noqa: S608 (SQL made of this module's own words)
 from __future__ import annotations
 
 from typing import Final
@@ -22,7 +23,7 @@ _RESERVED: Final = "(^|[+, ])(reserved|resv)($|[+,*~#!%$@^ -])"
 
 SPAN: Final = "span AS (SELECT CAST(from_ts AS TIMESTAMPTZ) AS a, CAST(to_ts AS TIMESTAMPTZ) AS b)"
 
-SEEN: Final = f"""
+SEEN: Final = """
 seen AS MATERIALIZED (
   SELECT cluster, node_id, gpu_uuid, ts, coalesce(mig_instance, '') AS mig, max(node) AS node,
     max(gpu_model_last) AS gpu_model, max(mig_profile_last) AS mig_profile, max(job_id_last) AS job_id,
@@ -30,8 +31,7 @@ seen AS MATERIALIZED (
     max(gpu_util_percent_mean)::DOUBLE AS util_percent, max(sm_active_ratio_mean)::DOUBLE AS sm_told,
     max(tensor_active_ratio_mean)::DOUBLE AS tensor_told, max(power_w_mean)::DOUBLE AS power_w,
     max(coalesce(power_limit_enforced_w_last, power_limit_default_w_last, power_limit_w_last))::DOUBLE AS limit_w,
-    max(mem_used_bytes_mean)::DOUBLE AS mem_used_bytes, max(mem_total_bytes_last)::DOUBLE AS mem_total_bytes,
-    max(processes_mean)::DOUBLE AS processes
+    max(mem_used_bytes_mean)::DOUBLE AS mem_used_bytes, max(processes_mean)::DOUBLE AS processes
   FROM gpu_1h(date_trunc('hour', CAST(from_ts AS TIMESTAMPTZ)), to_ts)
   WHERE gpu_uuid IS NOT NULL GROUP BY ALL)"""
 """A row an hour of a GPU or MIG instance, once however often it was written."""

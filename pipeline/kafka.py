@@ -14,7 +14,7 @@ from graynode.pipeline.kafka_producer import KafkaBusProducer
 from graynode.pipeline.kafka_settings import MAX_REQUEST_BYTES, KafkaSettings
 from graynode.pipeline.schema import ACTIONS, DEADLETTER, EVENTS, INCIDENTS, PEOPLE, SAMPLES, TOPICS
 
-__all__ = ["KafkaBus", "KafkaBusConsumer", "KafkaBusProducer", "KafkaSettings"]
+__all__ = ["KafkaBus", "KafkaBusConsumer", "KafkaBusProducer", "KafkaSettings", "topic_settings"]
 
 _DAY_MS: Final = 86_400_000
 _RETENTION_D: Final = {SAMPLES: 3, EVENTS: 14, DEADLETTER: 14, INCIDENTS: 400, ACTIONS: 400, PEOPLE: 400}
@@ -22,6 +22,17 @@ _RETENTION_D: Final = {SAMPLES: 3, EVENTS: 14, DEADLETTER: 14, INCIDENTS: 400, A
 rebuilt from them."""
 _RETENTION_ELSE_D: Final = 7
 _ALREADY_EXISTS: Final = 36
+
+
+def topic_settings(topic: str, replication: int) -> dict[str, str]:
+    """The settings that a topic of ours is made with."""
+    return {
+        "retention.ms": str(_RETENTION_D.get(topic, _RETENTION_ELSE_D) * _DAY_MS),
+        "max.message.bytes": str(MAX_REQUEST_BYTES),
+        # Arrival by the broker's clock: that of a node may be wrong, and is measured against this.
+        "message.timestamp.type": "LogAppendTime",
+        "min.insync.replicas": "2" if replication > 2 else "1",
+    }
 
 
 class KafkaBus:
@@ -53,13 +64,7 @@ class KafkaBus:
             topic: {
                 "num_partitions": partitions,
                 "replication_factor": replication,
-                "configs": {
-                    "retention.ms": str(_RETENTION_D.get(topic, _RETENTION_ELSE_D) * _DAY_MS),
-                    "max.message.bytes": str(MAX_REQUEST_BYTES),
-                    # Arrival by the broker's clock: that of a node may be wrong, and is measured against this.
-                    "message.timestamp.type": "LogAppendTime",
-                    "min.insync.replicas": "2" if replication > 2 else "1",
-                },
+                "configs": topic_settings(topic, replication),
             }
             for topic in topics
         }

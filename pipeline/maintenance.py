@@ -21,6 +21,7 @@ import structlog
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
+from graynode.pipeline import fleet_hours
 from graynode.pipeline.lake import Lake, LakeError, LakeTooNew
 from graynode.pipeline.lake_format import HOURLY, lake_schema, to_lake, writer_properties
 from graynode.pipeline.schema import TABLES, Table
@@ -46,11 +47,12 @@ class Done:
     compacted: int = 0
     dropped_days: int = 0
     vacuumed: int = 0
+    fleet_hours: int = 0
 
     @property
     def anything(self) -> bool:
         """Whether there was anything to do."""
-        return bool(self.hours or self.compacted or self.dropped_days or self.vacuumed)
+        return bool(self.hours or self.compacted or self.dropped_days or self.vacuumed or self.fleet_hours)
 
 
 class Maintainer:
@@ -78,9 +80,18 @@ class Maintainer:
                     done.vacuumed += self.vacuum(table.name)
             except (LakeError, LakeTooNew, DeltaError, OSError, pl.exceptions.PolarsError) as error:
                 _log.warning("maintenance put off", table=table.name, reason=" ".join(str(error).split())[:300])
+        done.fleet_hours += self._fleet(stop)
         if vacuum:
             self._vacuumed = self._now()
         return done
+
+    def _fleet(self, stop: threading.Event | None) -> int:
+        """Hours of the fleet that are missing, or whose machines were late."""
+        try:
+            return fleet_hours.fill(self._lake, stop)
+        except (LakeError, LakeTooNew, DeltaError, OSError, pl.exceptions.PolarsError) as error:
+            _log.warning("hours of the fleet put off", reason=" ".join(str(error).split())[:300])
+            return 0
 
     def _table(self, table: Table, done: Done, stop: threading.Event | None) -> None:
         done.dropped_days += self.retain(table)

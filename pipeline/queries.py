@@ -49,6 +49,7 @@ _NOW: Final[Mapping[str, tuple[str, str, str]]] = {
     "attribution_now": ("attribution", "attribution_id", "revision"),
     "label_now": ("label", "cluster, incident_id, node_id, period", "ts"),
     "mute_now": ("mute", "cluster, node_id", "ts"),
+    "maintenance_now": ("maintenance", "cluster, maintenance_id", "ts"),
 }
 """Change logs as of their latest row."""
 
@@ -105,7 +106,8 @@ class Queries:
     tables were committed since. All are there once somebody wants the list (``names``), or a question names an unknown.
     """
 
-    def __init__(self, lake: Files, *, memory_limit: str = "2GB", threads: int = 2) -> None:
+    def __init__(self, lake: Files, *, memory_limit: str = "2GB", threads: int = 2, spill: bool = True) -> None:
+        """``spill``: what does not fit in ``memory_limit`` may go to disk."""
         self._lake = lake
         self._versions: dict[str, int] = {}
         self._columns: dict[str, tuple[str, ...]] = {}
@@ -115,6 +117,8 @@ class Queries:
             config={"memory_limit": memory_limit, "threads": threads, "autoinstall_known_extensions": False},
         )
         self._connection.execute("SET TimeZone = 'UTC'")
+        if not spill:
+            self._connection.execute("SET temp_directory = ''")
         self._connection.execute("SET allowed_directories = [$path]", {"path": lake.path.rstrip("/") + "/"})
         self._connection.execute("SET enable_external_access = false")
         self._connection.execute("SET lock_configuration = true")
@@ -134,6 +138,16 @@ class Queries:
             for name, text in _DERIVED.items():
                 if name not in self._columns and (words is None or name.partition("(")[0] in words):
                     self._derive(name, text)
+
+    def source(self, table: str, since: datetime, until: datetime) -> str:
+        """What to put after ``FROM`` for a table's rows of that time: names its files of that time only, by date and
+        statistics. Rows of other times that share a file come along: say ``ts >= … AND ts < …`` too.
+        """
+        return f"({_source(TABLES[table], self._lake.files(table, since, until))})"
+
+    def has(self, table: str, since: datetime, until: datetime) -> bool:
+        """Whether there are files that may hold rows of that time."""
+        return bool(self._lake.files(table, since, until))
 
     def cursor(self) -> duckdb.DuckDBPyConnection:
         """A cursor of its own for ``ask``: whoever holds it can interrupt that question alone."""
@@ -180,6 +194,10 @@ class Queries:
             yield table.name, ("date", *table.names)
         self.refresh()
         yield from self._columns.items()
+
+    def files(self, table: str, since: datetime | None = None, until: datetime | None = None) -> list[str]:
+        """The table's live files of that stretch: an answer made from them stands while they are the same."""
+        return self._lake.files(table, since, until)
 
     def close(self) -> None:
         """Let the database go."""

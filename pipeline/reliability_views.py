@@ -64,7 +64,7 @@ witnesses AS (
   SELECT cluster, node_id, node, 1 AS rank, lo, hi, hi IS NULL AS lasts, told_ts, cause, incident_id,
     CASE WHEN subject = 'gpu' THEN gpu_uuid END AS gpu_uuid, subject = 'node' AS whole,
     CASE WHEN cause IN {_DEAD} THEN 1.0 WHEN json_valid(evidence) THEN
-      list_max(list_filter(from_json(json_extract(evidence, '$[*].effect'), '["DOUBLE"]'), x -> x > 0)) END AS effect
+      list_max(list_filter(from_json(json_extract(evidence, '$[*].effect'), '["DOUBLE"]'), lambda x: x > 0)) END AS effect
   FROM told WHERE subject IN ('node', 'gpu', 'link') AND severity <> 'digest' AND cause NOT IN ({_words(NOT_HARDWARE)})
   UNION ALL
   SELECT cluster, node_id, node, 3, ts, next_ts, next_ts IS NULL, NULL, message, NULL, NULL, true, 1.0
@@ -78,11 +78,11 @@ witnesses AS (
   FROM states, span WHERE (out = 2 OR (out = 1 AND starts_with(why, 'quarantined'))) AND NOT starts_with(why, 'gone')
     AND NOT why ILIKE '%maint%'),
 mended AS (
-  SELECT w.* REPLACE (coalesce(w.hi, min(r.ts)) AS hi), w.lasts AND min(r.ts) IS NULL AS open,
-    arg_min(r.what, r.ts) AS repair
-  FROM witnesses w LEFT JOIN repair r ON r.cluster = w.cluster AND r.node_id = w.node_id AND r.ts >= w.lo
-    AND (w.hi IS NULL OR r.ts <= w.hi) AND r.ts < CAST(to_ts AS TIMESTAMPTZ)
-  WHERE w.node_id IS NOT NULL AND w.lo IS NOT NULL GROUP BY ALL)"""
+  SELECT * REPLACE (coalesce(hi, mended_ts) AS hi), lasts AND mended_ts IS NULL AS open FROM (
+    SELECT w.*, min(r.ts) AS mended_ts, arg_min(r.what, r.ts) AS repair
+    FROM witnesses w LEFT JOIN repair r ON r.cluster = w.cluster AND r.node_id = w.node_id AND r.ts >= w.lo
+      AND (w.hi IS NULL OR r.ts <= w.hi) AND r.ts < CAST(to_ts AS TIMESTAMPTZ)
+    WHERE w.node_id IS NOT NULL AND w.lo IS NOT NULL GROUP BY ALL))"""
 """Everything that speaks against a node, each with its end where it has one."""
 
 _FAILURES: Final = f"""
@@ -96,12 +96,13 @@ marked AS (
   FROM mended),
 numbered AS (
   SELECT *, count(*) FILTER (anew) OVER (PARTITION BY cluster, node_id ORDER BY lo, rank, cause) AS nth FROM marked),
-merged AS (
+all_merged AS (
   SELECT cluster, node_id, nth, max(node) AS node, min(lo) AS began, min(told_ts) AS told_ts,
     arg_min(cause, (rank, lo, cause)) AS cause, arg_min(incident_id, (rank, lo)) AS incident_id,
     bool_or(open) AS open, max(rank <> 2) AS has_end, max(hi) AS last_ts, arg_max(repair, hi) AS repair,
     count(*) AS witnesses, bool_or(whole) AS whole, count(DISTINCT gpu_uuid) AS gpus_named, max(effect) AS effect
-  FROM numbered GROUP BY cluster, node_id, nth HAVING min(lo) >= CAST(from_ts AS TIMESTAMPTZ)),
+  FROM numbered GROUP BY cluster, node_id, nth),
+merged AS (FROM all_merged WHERE began >= CAST(from_ts AS TIMESTAMPTZ)),
 placed AS (
   SELECT cluster, node_id, job_id, coalesce(requeues, 0) AS attempt, min(coalesce(allocated_ts, ts)) AS lo,
     max(end_ts) AS hi, bool_or(state = 'node_fail') AS node_fail
@@ -125,7 +126,8 @@ hits AS (
     AND (m.open OR e.end_ts <= m.last_ts + {_HIT_AFTER})
   GROUP BY ALL),
 homes AS (
-  SELECT m.cluster, m.node_id, m.nth, count(DISTINCT h.gpu_uuid) AS node_gpus FROM merged m
+  SELECT m.cluster, m.node_id, m.nth, count(DISTINCT h.gpu_uuid) AS node_gpus, any_value(h.gpu_model) AS gpu_model
+  FROM merged m
   JOIN gpu_homes h ON h.cluster = m.cluster AND h.node_id = m.node_id AND h.since <= m.began
     AND coalesce(h.until > m.began, true)
   GROUP BY ALL)
@@ -138,7 +140,7 @@ SELECT cluster, node_id, coalesce(m.node, node_id) AS node, coalesce(cause, 'unk
     * (epoch(CASE WHEN open THEN CAST(to_ts AS TIMESTAMPTZ) ELSE last_ts END) - epoch(began)) / 3600
     AS gpu_hours_lost,
   CASE WHEN open THEN 'open' WHEN has_end THEN 'over' ELSE 'unknown' END AS outcome,
-  hit_ts, hit_job_id, incident_id, repair, witnesses
+  hit_ts, hit_job_id, incident_id, repair, witnesses, gpu_model
 FROM merged m LEFT JOIN at_work w USING (cluster, node_id, nth) LEFT JOIN hits USING (cluster, node_id, nth)
 LEFT JOIN homes USING (cluster, node_id, nth)
 ORDER BY began, cluster, node_id
@@ -202,7 +204,8 @@ homes AS (
   WHERE since < b AND coalesce(until > a, true) GROUP BY ALL)
 SELECT cluster, node_id, coalesce(w.node, node_id) AS node, epoch(hi) - epoch(lo) AS owned_s,
   epoch(hi) - epoch(lo) - coalesce(out_s, 0) - coalesce(blind_s, 0) AS usable_s, coalesce(out_s, 0) AS out_s,
-  CASE WHEN watched THEN coalesce(blind_s, 0) END AS blind_s, coalesce(planned_s, 0) AS planned_s, gpus, watched
+  CASE WHEN watched THEN coalesce(blind_s, 0) END AS blind_s, coalesce(planned_s, 0) AS planned_s, gpus, watched,
+  lo AS owned_from, hi AS owned_until
 FROM owned w LEFT JOIN lost USING (cluster, node_id) LEFT JOIN homes USING (cluster, node_id)
 ORDER BY cluster, node_id
 """

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-VERSION: Final = (1, 2)
+VERSION: Final = (1, 3)
 """Contract version (major, minor). A reader takes any older one; unknown columns of a newer minor are
 dropped and counted; a newer major goes to the dead letters."""
 
@@ -640,13 +640,16 @@ _OTHER: Final = (
         _text("evidence", "JSON array in order of time, each with its role: initiating, cascade, teardown, context"), _text("suspects", "JSON array of node ids that an unknown cause leaves in doubt, the most doubtful first"),
         _text("elsewhere", "JSON object: runs of the same image on other nodes, failures of other jobs on these nodes"), _text("missing", "JSON array of what could not be asked"), _text("notes", "JSON array of remarks: what weakens or supports it"), _text("finding_ids", "JSON array of the findings made of it")),
     _table("action", "one thing done or refused about an incident", ACTIONS, ("action_id",), *_WHO,
-        _text("action_id", "UUIDv5"), _text("incident_id", "incident"), Field("revision", "int32", "text", "incident revision"), _text("responder", "webhook, slurm, kubernetes, …"),
-        _text("kind", "notify, drain, release, …"), _word("outcome", "done, dry_run, refused, failed"), _text("reason", "why"), _text("who", "actor"),
+        _text("action_id", "UUIDv5"), _text("incident_id", "incident"), Field("revision", "int32", "text", "incident revision"), _text("responder", "webhook:NAME, alertmanager:NAME, chat:NAME, slurm, kubernetes, …"),
+        _text("kind", "notify, remind, bundle, drain, release, …"), _word("outcome", "done, dry_run, refused, failed; held: it is told later"), _text("reason", "why"), _text("who", "actor"),
         Field("attempts", "int32", "text", "attempts")),
+    _table("canary", "one heartbeat of the alert path: detect sends it, respond tells it to receivers that want it", INCIDENTS, ("cluster", "canary_id"), *_WHO, _text("canary_id", "UUIDv5 of cluster and time")),
     _table("label", "a person's verdict on an incident, or on a node in a day or an audited week; the latest counts (view label_now)", PEOPLE, ("incident_id",), *_WHO, _text("incident_id", "incident; null where the verdict is about a node in a period"), _word("verdict", "true (something was wrong), false or unsure"), _text("why", "reason"), _text("who", "person"),
         _text("period", "day (2026-11-20) or ISO week (2026-W48) of a verdict on a node")),
     _table("ack", "a person has taken an incident", PEOPLE, ("incident_id",), *_WHO, _text("incident_id", "incident"), _text("why", "reason"), _text("who", "person")),
     _table("mute", "receivers are told nothing of a node until then; what is found is stored all the same", PEOPLE, ("cluster", "node_id"), *_WHO, _time("until", "until when; not after ts: the node is heard again"), _text("why", "reason"), _text("who", "person")),
+    _table("maintenance", "receivers are told nothing of these nodes in this window; what is found is stored all the same, and what is still open at its end is told then", PEOPLE, ("cluster", "maintenance_id"), *_WHO, _text("maintenance_id", "window; a later row of it changes or ends it (view maintenance_now)"),
+        _word("scope", "node, rack, partition or all"), _text("name", "which one: node_id, rack or partition; null for all"), _time("since", "from"), _time("until", "to; not after since: it does not take place"), _text("why", "reason"), _text("who", "person")),
     _table("repair", "a logged repair; ends the baseline", PEOPLE, ("cluster", "node_id"), *_WHO, *_ENTITY, _text("what", "what was done"), _text("who", "person"), _text("incident_id", "incident"), _time("logged_ts", "when it was said; ts is when it was done")),
     _table("node_state", "one change of a node's state, the scheduler's and ours", EVENTS, ("cluster", "node_id"), *_WHO, _word("scheduler_state", "as the scheduler words it"),
         _word("state", "healthy, suspect, quarantined, in_repair, probation, unknown"), _text("reason", "why"), _text("who", "actor")),
@@ -711,10 +714,35 @@ _WINDOWS: Final = tuple(
     for suffix in WINDOW_S
     for raw in _RAW
 )
+FLEET_GAUGES: Final = ("gpu_util_percent", "sm_active_ratio", "tensor_active_ratio", "dram_active_ratio", "power_w", "temp_c", "mem_temp_c", "sm_clock_mhz", "mem_used_bytes")  # fmt: skip
+FLEET_AMOUNTS: Final[Mapping[str, str]] = {
+    "energy_mj": "energy_mj_sum", "ecc_sbe_volatile": "ecc_sbe_volatile_delta", "ecc_dbe_volatile": "ecc_dbe_volatile_delta",
+    "pcie_replays": "pcie_replays_delta",
+}  # fmt: skip
+"""Gauges, and counters with their columns, of ``gpu`` that ``fleet_1h`` has."""
+FLEET_SECONDS: Final = ("sw_power_cap_s", "sw_thermal_s", "hw_thermal_s", "hw_power_brake_s")
+
+
+def _fleet_fields() -> tuple[Field, ...]:
+    gpu = next(t for t in _RAW if t.name == "gpu")
+    fields: list[Field] = []
+    for f in map(gpu.field, FLEET_GAUGES):
+        kind: Type = "float64" if f.type == "int64" else "float32"
+        fields += [Field(f"{f.name}_{part}", kind, "gauge", f"{f.help}; {what}", f.unit) for part, what in (
+            ("mean", "mean, weighted by GPU-hours"), ("min", "lowest of any GPU"), ("max", "highest of any GPU"))]  # fmt: skip
+        fields.append(Field(f"{f.name}_gpu_hours", "float64", "amount", f"GPU-hours in which {f.name} was measured: the weight of its mean"))
+    fields += [Field(c, "int64", "amount", gpu.field(n).help, gpu.field(n).unit) for n, c in FLEET_AMOUNTS.items()]
+    fields += [Field(n, "float64", "amount", "GPU-seconds in which this clock event was on", "s") for n in FLEET_SECONDS]
+    return tuple(fields)
+
+
 _FLEET: Final = _table(
-    "fleet_1h", "hours of the fleet by partition, model and job: fast overviews and cost", "", ("cluster", "gpu_model", "job_id"), *_WHO,
-    _text("gpu_model", "model"), _text("job_id", "job"), Field("gpus", "int32", "gauge", "GPUs seen"), Field("gpu_hours", "float64", "amount", "GPU-hours"),
-    Field("gpu_util_percent_mean", "float32", "gauge", "utilisation"), Field("power_w_mean", "float32", "gauge", "power"), Field("energy_mj_sum", "int64", "amount", "energy"),
+    "fleet_1h", "a part of an hour of the fleet by partition, rack, model and job, made of gpu_1h: fast overviews; rows add up, means by their gpu_hours", "",
+    ("cluster", "partition", "rack", "gpu_model", "job_id"), *_WHO,
+    _text("gpu_model", "model"), _text("job_id", "job at the end of the hour, null for none"), Field("gpus", "int32", "gauge", "GPUs seen"),
+    Field("gpu_hours", "float64", "amount", "GPU-hours in which samples were taken"), _text("partition", "partition of the job, or of the latest one placed on the node"), _text("rack", "rack, where the inventory names it"),
+    Field("windows", "int32", "amount", "rows of gpu_1h behind it, MIG instances too"),
+    Field("blind_s", "float64", "amount", "GPU-seconds without a sample that was due, of GPUs seen in the hour", "s"), *_fleet_fields(), retention_d=730,
 )  # fmt: skip
 
 TABLES: Final[Mapping[str, Table]] = {t.name: t for t in (*_RAW, *_OTHER, *_WINDOWS, _FLEET)}

@@ -14,7 +14,10 @@ from graynode.service.cli_answers import answers
 from graynode.service.cli_base import ConfigPath, Verbose
 from graynode.service.cli_base import call as _call
 from graynode.service.cli_base import load_config as _load
+from graynode.service.cli_cost import costs
+from graynode.service.cli_init import setup
 from graynode.service.cli_people import people
+from graynode.service.cli_report import reports
 
 app = typer.Typer(
     name="graynode",
@@ -30,6 +33,9 @@ agent_app = typer.Typer()
 app.add_typer(agent_app, name="agent")
 app.add_typer(answers)
 app.add_typer(people)
+app.add_typer(reports)
+app.add_typer(costs)
+app.add_typer(setup)
 
 
 class ImportFormat(StrEnum):

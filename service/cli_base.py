@@ -15,7 +15,9 @@ from graynode.service.config import Config, ConfigError, load
 ConfigPath = Annotated[
     Path | None, typer.Option("--config", "-c", help="TOML file; default /etc/graynode/graynode.toml if it exists.")
 ]
-_ASK_THE_LAKE: Final = frozenset({"audit", "explain", "explain_job", "labels", "lemons", "nodes", "sql", "thresholds"})
+_ASK_THE_LAKE: Final = frozenset(
+    {"audit", "cost_commands", "explain", "explain_job", "labels", "lemons", "nodes", "report", "sql", "thresholds"}
+)
 """Roles that answer from the lake: where there is none, every answer is "nothing", and the reason is a wrong path."""
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log more.")]
 

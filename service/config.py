@@ -30,7 +30,6 @@ from graynode.service.config_tables import (
     LakeSection,
     Pipeline,
     Replay,
-    Respond,
     Section,
     Serve,
     Services,
@@ -38,6 +37,7 @@ from graynode.service.config_tables import (
     Slurm,
     Steps,
 )
+from graynode.service.respond_tables import Respond
 
 DEFAULT_PATH: Final = Path("/etc/graynode/graynode.toml")
 _ENV_PREFIX: Final = "GRAYNODE_"
@@ -116,10 +116,12 @@ def parse(settings: Mapping[str, Any], source: str) -> Config:
 
 def _check_cost(cost: Cost, source: str) -> None:
     from graynode.service.cost_prices import WrongPrice, check
+    from graynode.service.cost_work import WrongRule, check_rules
 
     try:
         check(cost)
-    except WrongPrice as error:
+        check_rules(cost.work)
+    except (WrongPrice, WrongRule) as error:
         raise ConfigError(f"{source}: {error}") from error
 
 

@@ -176,7 +176,7 @@ class Detect(Section, frozen=True):
 
 
 class Owned(Section, frozen=True):
-    """GPUs of one model that are ours: their price, life, other costs a year, and what the host draws beside the GPU."""
+    """GPUs of one model that are ours: price, life, other costs a year, and what the host draws beside the GPU."""
 
     purchase_per_gpu: float
     life_years: float
@@ -196,8 +196,8 @@ class Rented(Section, frozen=True):
 
 
 class Cost(Section, frozen=True):
-    """What GPU-hours cost (docs/cost.md). ``per_gpu_hour``: money by a part of the model's name (``H100 = 2.5``), ``"*"``
-    for others; ``owned`` by the same, and ``rented``, say it in more detail and go first.
+    """What GPU-hours cost (docs/cost.md). ``per_gpu_hour``: money by a part of the model's name (``H100 = 2.5``),
+    ``"*"`` for others; ``owned`` by the same, and ``rented``, say it in more detail and go first.
 
     Without prices waiting is told in GPU-hours. ``restart_h``: hours of work lost when a job dies, an assumption: half
     a checkpoint interval and the restart. ``work``: kind of work by a pattern of partition, account or job
@@ -215,27 +215,6 @@ class Cost(Section, frozen=True):
     work: dict[str, str] = field(default_factory=dict)
     teams: dict[str, str] = field(default_factory=dict)
     budgets: dict[str, float] = field(default_factory=dict)
-
-
-class Webhook(Section, frozen=True):
-    """One receiver. The secret is a Standard Webhooks secret (``whsec_…``) in a file.
-
-    ``ca_file``: a private CA's certificates. ``plain_http`` permits http beyond loopback: anybody on the way reads it.
-    """
-
-    url: str
-    secret_file: Path
-    least: Literal["page", "ticket", "digest"] = "ticket"
-    timeout_s: Seconds = 10.0
-    ca_file: Path | None = None
-    plain_http: bool = False
-
-
-class Respond(Section, frozen=True):
-    """Who is told."""
-
-    webhooks: dict[str, Webhook] = field(default_factory=dict)
-    metrics_listen: str = "127.0.0.1:9404"
 
 
 class Serve(Section, frozen=True):

@@ -6,9 +6,9 @@ lake files that they were made from, so a page asks for thirty days and one is c
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -20,6 +20,7 @@ _KEPT_DAYS: Final = 400
 _DAY: Final = timedelta(days=1)
 _KEYS: Final = ("cluster", "day", "gpu_model", "category", "job_id", "user", "account", "partition", "work")
 _MEANS: Final = ("util_percent", "sm_active_ratio", "tensor_active_ratio", "power_w")
+_DATE: Final = re.compile(r"/date=(\d{4}-\d{2}-\d{2})/")
 _TABLES: Final = ("gpu_1h", "job", "node_state", "inventory", "incident")
 
 _SQL: Final = """
@@ -48,11 +49,16 @@ class Days:
 
     def between(self, queries: Queries, since: datetime, until: datetime) -> pl.DataFrame:
         """A row a day, model, category and job: columns of ``SCHEMA``. Empty where nothing was owned."""
-        frames = [self._of(queries, a, b) for a, b in days(since, until, queries.first("gpu_1h"))]
+        there = _dates(queries.files("gpu_1h"))
+        if not there:
+            return pl.DataFrame(schema=SCHEMA)
+        first, last = max(since, min(there)), min(until, max(there) + _DAY)
+        frames = [self._of(queries, a, b) for a, b in _days(first, last)]
         return pl.concat([pl.DataFrame(schema=SCHEMA), *frames])
 
     def _of(self, queries: Queries, since: datetime, until: datetime) -> pl.DataFrame:
-        key = (since, until, queries.stamp(_TABLES, since, until))
+        files = tuple(tuple(queries.files(table, since, until + _DAY)) for table in _TABLES)
+        key = (since, until, files)
         with self._lock:
             if key in self._made:
                 self._made.move_to_end(key)
@@ -64,3 +70,23 @@ class Days:
             while len(self._made) > _KEPT_DAYS:
                 self._made.popitem(last=False)
         return frame
+
+
+KEPT: Final = Days()
+"""The process's own."""
+
+
+def _dates(files: list[str]) -> set[datetime]:
+    """Days that have rows, by the folders of their files."""
+    found = (_DATE.search(file) for file in files)
+    return {datetime.fromisoformat(m[1]).replace(tzinfo=UTC) for m in found if m}
+
+
+def _days(since: datetime, until: datetime) -> list[tuple[datetime, datetime]]:
+    """The stretch cut at midnights, UTC."""
+    made, at = [], since
+    while at < until:
+        midnight = at.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0) + _DAY
+        made.append((at, min(midnight, until)))
+        at = midnight
+    return made

@@ -94,7 +94,7 @@ def _check_overlap(rented: Sequence[Rented]) -> None:
 
 
 class Prices:
-    """Prices in force. ``rows`` are those of table ``price`` (``ts``, ``gpu_model``, ``per_gpu_hour``, ``currency``)."""
+    """Prices in force. ``rows`` of table ``price``: ``ts``, ``gpu_model``, ``per_gpu_hour``, ``currency``."""
 
     def __init__(self, cost: Cost, rows: Sequence[Mapping[str, Any]] = ()) -> None:
         check(cost)

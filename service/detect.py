@@ -8,7 +8,6 @@ the bus, and the pipeline lands them.
 from __future__ import annotations
 
 import functools
-import json
 import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +31,7 @@ from graynode.pipeline.lock_file import LockFile, Taken
 from graynode.pipeline.schema import INCIDENTS, SAMPLES
 from graynode.service import attribution, detect_terms, hard_events, incident_bus, places_file
 from graynode.service.config import Config, ConfigError
-from graynode.service.detect_bus import OneAtATime, Outbox, when_there
+from graynode.service.detect_bus import OneAtATime, Outbox, round_row, when_there
 from graynode.service.detector_state import StateWriter, restore
 from graynode.service.process import serve_metrics
 from graynode.service.rounds import Result, Rounds
@@ -235,7 +234,7 @@ class Detect:
             FOUND.labels(row["detector"], row["severity"]).inc()
         end = result.start + timedelta(seconds=result.window_s)
         self._outbox.put("finding", found)
-        self._outbox.put("round", [self._round_row(result)])
+        self._outbox.put("round", [round_row(_NODE_ID, self.config.cluster, result, self._rounds.versions())])
         for at in range(0, len(result.node_days), _ROWS):
             rows = [{"cluster": self.config.cluster, **row} for row in result.node_days[at : at + _ROWS]]
             self._outbox.put("node_day", rows)
@@ -246,19 +245,6 @@ class Detect:
                 self._outbox.flush()
             finally:
                 self._publish(revisions)
-
-    def _round_row(self, result: Result) -> dict[str, Any]:
-        return {
-            "ts": result.start,
-            "cluster": self.config.cluster,
-            "node_id": _NODE_ID,
-            "window_s": result.window_s,
-            "table_versions": json.dumps(self._rounds.versions()),
-            "machines": len(result.machines),
-            "late_machines": result.late,
-            "findings": result.findings.height,
-            "seconds": result.seconds,
-        }
 
     def _keep_state(self, start: datetime, rounds: int) -> None:
         self._since_state += rounds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import Any, TypeVar
 from graynode.pipeline.bus import BusUnavailable, Producer
 from graynode.pipeline.codec import Message, Origin, encode
 from graynode.pipeline.schema import FINDINGS
+from graynode.service.rounds import Result
 
 Made = TypeVar("Made")
 
@@ -83,3 +85,18 @@ def when_there(
                 log.info("the bus is there")
             return made
     return None
+
+
+def round_row(node_id: str, cluster: str, result: Result, versions: Mapping[str, int]) -> dict[str, Any]:
+    """The row of table ``round`` about one round, with the versions of the tables that it was decided by."""
+    return {
+        "ts": result.start,
+        "cluster": cluster,
+        "node_id": node_id,
+        "window_s": result.window_s,
+        "table_versions": json.dumps(versions),
+        "machines": len(result.machines),
+        "late_machines": result.late,
+        "findings": result.findings.height,
+        "seconds": result.seconds,
+    }

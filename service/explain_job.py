@@ -31,7 +31,7 @@ _KEPT: Final = timedelta(days=90)
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class Told:
     """What is shown of one job."""
 
     row: Mapping[str, Any]
@@ -55,7 +55,7 @@ def run(
 
     asked = job.strip()
     try:
-        told = _told(config, asked, clock())
+        told = told_of(config, asked, clock())
     except (QueryError, LakeError, LakeTooNew, OSError) as error:
         print(f"graynode explain: the lake {config.lake.path} cannot be asked: {error}", file=sys.stderr)
         return 1
@@ -81,7 +81,7 @@ def run(
     return 0
 
 
-def _told(config: Config, asked: str, now: datetime) -> _Told | str:
+def told_of(config: Config, asked: str, now: datetime) -> Told | str:
     """What to show, or what to say where there is no one such job."""
     from graynode.service.attribution_jobs import Jobs
 
@@ -108,7 +108,7 @@ def _chosen(config: Config, asked: str, found: list[tuple[str, str]]) -> tuple[s
     return "\n".join([*lines, "  (GRAYNODE_CLUSTER or cluster in the configuration chooses the cluster)"])
 
 
-def _judged(config: Config, jobs: Jobs, cluster: str, job_id: str, now: datetime) -> _Told:
+def _judged(config: Config, jobs: Jobs, cluster: str, job_id: str, now: datetime) -> Told:
     from graynode.detectors.attribution import judge
     from graynode.detectors.attribution_rows import changed, row
     from graynode.detectors.policy import shipped
@@ -126,7 +126,7 @@ def _judged(config: Config, jobs: Jobs, cluster: str, job_id: str, now: datetime
         shown, then = stored, None
     if then is not None and not changed(then, shown):
         then = None
-    return _Told(shown, then, _slow(lake, placed, now), len(attempts), placed.machines)
+    return Told(shown, then, _slow(lake, placed, now), len(attempts), placed.machines)
 
 
 def _stored(lake: Lake, fresh: Mapping[str, Any]) -> dict[str, Any] | None:

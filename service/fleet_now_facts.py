@@ -13,8 +13,8 @@ from typing import Final
 
 import polars as pl
 
-from graynode.detectors.places import of_inventory
 from graynode.pipeline.lake import Lake
+from graynode.pipeline.place_rows import of_inventory
 from graynode.pipeline.queries import Queries
 from graynode.service import lemons
 from graynode.service.node_state import EVIDENCE

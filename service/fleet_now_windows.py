@@ -74,7 +74,7 @@ class Newest:
         names = _COLUMNS[raw]
         keys = [*_KEYS[raw], "node", *(["mig_instance"] if raw == "gpu" else [])]
         rows = self.lake.read(f"{raw}_{window}", since, columns=[*dict.fromkeys([*keys, "ts", *names.values()])])
-        chosen = [*keys, (pl.col("ts") + _LENGTH[window]).alias("last_seen")]
+        chosen = [*(pl.col(k) for k in keys), (pl.col("ts") + _LENGTH[window]).alias("last_seen")]
         return rows.select(*chosen, *(pl.col(old).alias(new) for new, old in names.items())).cast(_schema(raw))
 
 
@@ -92,9 +92,8 @@ def _empty(raw: str) -> pl.DataFrame:
 
 def _last(raw: str, rows: pl.DataFrame) -> pl.DataFrame:
     """The newest row of each; of a GPU with MIG the row of the whole GPU, where one is measured."""
-    order = ["last_seen"]
     if raw == "gpu":
         newest = rows.filter(pl.col("last_seen") == pl.col("last_seen").max().over(_KEYS[raw]))
         whole = pl.col("mig_instance").is_null()
         return newest.with_columns(whole.alias("_whole")).sort("_whole").unique(_KEYS[raw], keep="last").drop("_whole")
-    return rows.sort(order).unique(_KEYS[raw], keep="last", maintain_order=True)
+    return rows.sort("last_seen").unique(_KEYS[raw], keep="last", maintain_order=True)

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from graynode.pipeline import fleet_hours
 from graynode.pipeline.lake import Lake, LakeError, LakeTooNew, SecondWriter
 from graynode.service.config import Config, ConfigError
 from graynode.service.imports import datasets as import_datasets
@@ -163,6 +164,7 @@ def _windows(lake: Lake, cluster: str, plan: _Plan, now: datetime) -> None:
     try:
         with progress_bar("making windows") as told:
             made = fill_windows(lake, cluster, plan.brought, plan.step_s, table=plan.table, now=now, told=told)
+            fleet_hours.fill(lake)
     except LakeError as error:
         raise ConfigError(f"{error}; the samples are stored, import again for their windows") from error
     for name, count in made.stored.items():

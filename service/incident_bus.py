@@ -129,6 +129,12 @@ class Publisher:
                 self._put(ACTIONS, "action", row)
             self._flush()
 
+    def canary(self, row: Mapping[str, Any]) -> None:
+        """Send a heartbeat where incidents go: who reads incidents and does not know it passes it over."""
+        with self._lock:
+            self._put(INCIDENTS, "canary", row)
+            self._flush()
+
     def flush(self) -> None:
         """Send what waits."""
         with self._lock:
@@ -153,9 +159,17 @@ def read_incidents(bus: Bus, group: str, monotonic: Callable[[], float] = time.m
 
     Messages that cannot be read are passed over: the pipeline keeps them among the dead letters.
     """
-    consumer = bus.consumer([INCIDENTS], group, on_assigned=lambda held: dict.fromkeys(held))
+    return read_all(bus, INCIDENTS, group, lambda message: [from_message(message)], monotonic)
+
+
+def read_all(
+    bus: Bus, topic: str, group: str, rows: Callable[[Message], Sequence[dict[str, Any]]],
+    monotonic: Callable[[], float] = time.monotonic,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """What ``rows`` makes of all messages of a topic; those that it finds ``Unreadable`` are passed over."""
+    consumer = bus.consumer([topic], group, on_assigned=lambda held: dict.fromkeys(held))
     try:
-        return _read_to_end(consumer, monotonic)
+        return _read_to_end(consumer, rows, monotonic)
     finally:
         consumer.close()
 
@@ -170,8 +184,10 @@ def restore(bus: Bus, incidents: Restored, group: str = "graynode-detect-inciden
     return len(revisions)
 
 
-def _read_to_end(consumer: Consumer, monotonic: Callable[[], float]) -> list[dict[str, Any]]:
-    revisions: list[dict[str, Any]] = []
+def _read_to_end(
+    consumer: Consumer, rows: Callable[[Message], Sequence[dict[str, Any]]], monotonic: Callable[[], float]
+) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
     position: dict[Partition, int] = {}
     ends: dict[Partition, int] | None = None
     started = quiet = monotonic()
@@ -183,7 +199,7 @@ def _read_to_end(consumer: Consumer, monotonic: Callable[[], float]) -> list[dic
         for r in received:
             position[r.partition] = r.offset + 1
             try:
-                revisions.append(from_message(r.message))
+                found += rows(r.message)
             except Unreadable:
                 continue
         if ends is None and consumer.assigned():
@@ -191,4 +207,4 @@ def _read_to_end(consumer: Consumer, monotonic: Callable[[], float]) -> list[dic
         # What retention has taken away never comes: quiet after assignment is the end as well
         if (ends is not None and now - quiet > _QUIET_S) or now - started > _ASSIGN_S:
             break
-    return revisions
+    return found

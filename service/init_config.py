@@ -139,6 +139,6 @@ def _named(type_: Any) -> tuple[Any, bool] | None:
     if get_origin(type_) in (Union, UnionType):
         return next((found for part in get_args(type_) if (found := _named(part)) is not None), None)
     if get_origin(type_) in (dict, tuple, list):
-        found = [part for part in get_args(type_) if _section(part)]
-        return (found[0], get_origin(type_) is not dict) if found else None
+        structs = [part for part in get_args(type_) if _section(part)]
+        return (structs[0], get_origin(type_) is not dict) if structs else None
     return None

@@ -22,8 +22,17 @@ _TEXT: Final = 500
 _LONGEST_MUTE: Final = timedelta(days=90)
 
 
+Said = tuple[str, dict[str, Any], str]
+"""Table, row, and what to tell the person: the command line and the HTTP API send and show the same."""
+
+
 def label(config: Config, about: str, verdict: str, *, why: str, by: str = "", now: datetime | None = None) -> int:
     """A verdict on an incident (its id or the beginning of it), or on a node in a period: ``node001@2026-W48``."""
+    return _tell(config, label_row(config, about, verdict, why=why, by=by, now=now))
+
+
+def label_row(config: Config, about: str, verdict: str, *, why: str, by: str = "", now: datetime | None = None) -> Said:
+    """The same, not yet sent."""
     if verdict not in VERDICTS:
         raise ConfigError(f"verdict {verdict!r}: one of {', '.join(VERDICTS)}")
     row: dict[str, Any] = {"ts": now or utc_now(), "verdict": verdict, "why": _text("--why", why), "who": who(by)}
@@ -36,21 +45,23 @@ def label(config: Config, about: str, verdict: str, *, why: str, by: str = "", n
         incident = one_incident(config, about)
         row |= {key: incident.get(key) for key in ("node_id", "node", "incident_id")}
         what = f"incident {incident['incident_id'][:8]} ({incident['title'] or incident['cause']})"
-    say(config, [("label", row)], now=row["ts"])
-    print(f"{what}: {verdict}, says {row['who']}")
-    return 0
+    return "label", row, f"{what}: {verdict}, says {row['who']}"
 
 
 def ack(config: Config, about: str, *, why: str = "", by: str = "", now: datetime | None = None) -> int:
     """Somebody has taken the incident: receivers hear of it again when it gets worse and when it is over."""
+    return _tell(config, ack_row(config, about, why=why, by=by, now=now))
+
+
+def ack_row(config: Config, about: str, *, why: str = "", by: str = "", now: datetime | None = None) -> Said:
+    """The same, not yet sent."""
     incident = one_incident(config, about)
     if incident["state"] == "resolved":
         raise ConfigError(f"incident {incident['incident_id'][:8]} is over since {incident['resolved_ts']}; label it")
     row = {key: incident.get(key) for key in ("node_id", "node", "incident_id")}
     row |= {"ts": now or utc_now(), "who": who(by), "why": why[:_TEXT] or None}
-    say(config, [("ack", row)], now=row["ts"])
-    print(f"incident {incident['incident_id'][:8]} is taken by {row['who']}; it is told again if it gets worse")
-    return 0
+    said = f"incident {incident['incident_id'][:8]} is taken by {row['who']}; it is told again if it gets worse"
+    return "ack", row, said
 
 
 def mute(
@@ -58,6 +69,14 @@ def mute(
     now: datetime | None = None,
 ) -> int:  # fmt: skip
     """Receivers are told nothing of a node for a while, or (``end``) are told again."""
+    return _tell(config, mute_row(config, name, for_=for_, why=why, end=end, by=by, now=now))
+
+
+def mute_row(
+    config: Config, name: str, *, for_: str = "", why: str = "", end: bool = False, by: str = "",
+    now: datetime | None = None,
+) -> Said:  # fmt: skip
+    """The same, not yet sent."""
     if end == bool(for_):
         raise ConfigError("say how long: --for 2d, 12h or 1d12h; or --end, and the node is heard again")
     moment = now or utc_now()
@@ -65,9 +84,14 @@ def mute(
     node_id, node = one_node(config, name)
     row = {"ts": moment, "node_id": node_id, "node": node, "until": until, "who": who(by)}
     row["why"] = why[:_TEXT] or None if end else _text("--why", why)
-    say(config, [("mute", row)], now=moment)
     said = "is heard again" if end else f"is muted until {until:%Y-%m-%d %H:%M} UTC; what is found is stored"
-    print(f"{node or node_id} {said}")
+    return "mute", row, f"{node or node_id} {said}"
+
+
+def _tell(config: Config, said: Said) -> int:
+    table, row, sentence = said
+    say(config, [(table, row)], now=row["ts"])
+    print(sentence)
     return 0
 
 

@@ -14,6 +14,7 @@ import structlog
 from graynode.pipeline.bus import Bus, BusRefused, BusUnavailable, Consumer, OffsetGone
 from graynode.pipeline.deadletter import DeadLetters, FloodStop
 from graynode.pipeline.lake import Lake, LakeError, LakeTooNew, SecondWriter
+from graynode.pipeline.lake_migration import OldLayout, must_be_current
 from graynode.pipeline.land import Landing
 from graynode.pipeline.maintenance import Maintainer
 from graynode.pipeline.maintenance_lock import AlreadyMaintained, maintenance_lock
@@ -46,7 +47,7 @@ def run(config: Config, stop: threading.Event) -> int:
             if config.pipeline.maintain:
                 stack.callback(_maintain(lake, stop).join)
             carry(config, lambda: make_bus(config), lake, stop)
-        except (LakeTooNew, SecondWriter, BusRefused, FloodStop) as error:
+        except (LakeTooNew, OldLayout, SecondWriter, BusRefused, FloodStop) as error:
             _log.error("the pipeline stops", reason=str(error))
             stop.set()
             return 1
@@ -59,6 +60,7 @@ def _prepare(config: Config, lake: Lake, stop: threading.Event) -> bool:
     def make() -> None:
         if config.bus.kind == "kafka":
             _make_topics(config)
+        must_be_current(lake)
         for name in TABLES:
             lake.create(name)
 

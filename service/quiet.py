@@ -1,4 +1,4 @@
-"""What people have asked receivers to be spared: muted nodes, and incidents that somebody has taken."""
+"""What people have asked receivers to be spared: muted nodes, maintenance, incidents that somebody has taken."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ from typing import Any, Final
 
 from graynode.pipeline.bus import Bus, OffsetGone, Partition
 from graynode.pipeline.codec import Unreadable, decode
-from graynode.pipeline.schema import PEOPLE, SEVERITIES
+from graynode.pipeline.schema import PEOPLE
+from graynode.responders.routes import rank
+from graynode.service.quiet_windows import Window, window_of
 
 _ALL_S: Final = 15.0
 """How long the first look waits for a broker to share out what there is. Then incidents are told all the same."""
+
+Place = Callable[[Mapping[str, Any]], Mapping[str, str]]
+"""Rack and partition of an incident's node, as far as known."""
 
 
 class Quiet:
@@ -21,10 +26,17 @@ class Quiet:
     One thread. ``BusUnavailable`` from ``because``: call again, nothing was decided.
     """
 
-    def __init__(self, bus: Bus, group: str, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        group: str,
+        monotonic: Callable[[], float] = time.monotonic,
+        place: Place = lambda _: {},
+    ) -> None:
         self._consumer = bus.consumer([PEOPLE], group, on_assigned=dict.fromkeys)
-        self._monotonic = monotonic
+        self._monotonic, self._place = monotonic, place
         self._muted: dict[tuple[str, str], tuple[datetime, datetime, str]] = {}
+        self._windows: dict[tuple[str, str], Window] = {}
         self._taken: dict[str, str] = {}
         self._told: dict[str, int] = {}
         self._whole = False
@@ -34,24 +46,40 @@ class Quiet:
 
         A taken incident is told when it gets worse than it was last told here, when it opens again and when it is over.
         """
-        self._hear()
-        mute = self._muted.get((str(incident.get("cluster")), str(incident.get("node_id"))))
-        if mute is not None and mute[1] > now:
-            return f"muted until {mute[1]:%Y-%m-%d %H:%M} UTC by {mute[2]}"
-        identity, rank = str(incident.get("incident_id")), _rank(incident.get("severity"))
+        spared = self.spared(incident, now)
+        if spared is not None:
+            return spared[0]
+        identity, severity = str(incident.get("incident_id")), rank(incident.get("severity"))
         before = self._told.get(identity)
-        no_worse = before is not None and rank >= before
+        no_worse = before is not None and severity >= before
         if identity in self._taken and incident.get("state") == "updated" and no_worse:
             return f"taken by {self._taken[identity]}"
         return ""
 
+    def spared(self, incident: Mapping[str, Any], now: datetime) -> tuple[str, datetime] | None:
+        """Why receivers hear nothing of this node now, and until when; none: they do."""
+        self._hear()
+        found = []
+        mute = self._muted.get((str(incident.get("cluster")), str(incident.get("node_id"))))
+        if mute is not None and mute[1] > now:
+            found.append((f"muted until {mute[1]:%Y-%m-%d %H:%M} UTC by {mute[2]}", mute[1]))
+        for window in self._windows.values():
+            if window.holds(now) and window.covers(incident, self._place(incident)):
+                found.append((window.said(), window.until))
+        return max(found, key=lambda one: one[1], default=None)
+
+    def taken(self, incident: Mapping[str, Any]) -> str:
+        """Who has taken the incident; empty: nobody has."""
+        self._hear()
+        return self._taken.get(str(incident.get("incident_id")), "")
+
     def told(self, incident: Mapping[str, Any]) -> None:
         """The receiver has this revision."""
-        identity, rank = str(incident.get("incident_id")), _rank(incident.get("severity"))
+        identity, severity = str(incident.get("incident_id")), rank(incident.get("severity"))
         if incident.get("state") == "resolved":
             self._told.pop(identity, None)
         else:
-            self._told[identity] = min(rank, self._told.get(identity, rank))
+            self._told[identity] = min(severity, self._told.get(identity, severity))
 
     def close(self) -> None:
         """Let go of the bus."""
@@ -84,6 +112,9 @@ class Quiet:
         if table == "mute":
             for row in rows():
                 self._mute(row)
+        elif table == "maintenance":
+            for row in rows():
+                self._window(row)
         elif table == "ack":
             self._taken |= {str(row["incident_id"]): str(row.get("who") or "somebody") for row in rows()}
 
@@ -95,6 +126,10 @@ class Quiet:
         if key not in self._muted or said >= self._muted[key][0]:
             self._muted[key] = (said, until.astimezone(UTC), str(row.get("who") or "somebody"))
 
-
-def _rank(severity: Any) -> int:  # noqa: ANN401 (from JSON)
-    return SEVERITIES.index(severity) if severity in SEVERITIES else 0
+    def _window(self, row: Mapping[str, Any]) -> None:
+        window = window_of(row)
+        if window is None:
+            return
+        key = (window.cluster, window.maintenance_id)
+        if key not in self._windows or window.ts >= self._windows[key].ts:
+            self._windows[key] = window

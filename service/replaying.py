@@ -21,6 +21,7 @@ from graynode.collectors.base import Machine, NoSource, Row
 from graynode.collectors.replay import Replay
 from graynode.dashboards.explain import one_line
 from graynode.detectors import NAMES
+from graynode.pipeline import fleet_hours
 from graynode.pipeline.lake import Lake, LakeError, LakeTooNew
 from graynode.pipeline.schema import EVENTS, SAMPLES, TABLES
 from graynode.service.config import Config, ConfigError
@@ -208,6 +209,7 @@ def _replay(
             screen.show(way.finish())
     finally:
         way.close()
+    fleet_hours.fill(Lake(str(out / "lake")))
     stopped = halt.is_set()
     _say_end(time, screen, stopped, way)
     say(notices, screen.first)

@@ -21,6 +21,7 @@ from graynode.collectors.simulated.faults import FaultsError, Plan
 from graynode.collectors.simulated.fleet import Fleet, Spec
 from graynode.collectors.simulated.links import Outages
 from graynode.collectors.simulated.windows import history, windows
+from graynode.pipeline import fleet_hours
 from graynode.pipeline.codec import to_batch
 from graynode.pipeline.lake import Lake, LakeError
 from graynode.pipeline.schema import TABLES
@@ -101,6 +102,7 @@ def write(fleet: Fleet, lake: Lake, told: Progress = lambda _share: None) -> Wri
             _commit(lake, table, frames, written)
             told(0.95 * done / max(total, 1))
     _write_rows(fleet, lake, start, end, written)
+    fleet_hours.fill(lake)
     told(1.0)
     written.seconds = time.perf_counter() - began
     return written

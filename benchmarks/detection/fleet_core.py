@@ -152,8 +152,9 @@ class Fleet:
 
     def _since_job_began(self, x: Array) -> Array:
         r = self._against_peers(x - self._reference)
-        begins = np.flatnonzero((self.age < _LEARNS) & ~self._firm.all(axis=1))
-        uncertain = np.flatnonzero((self.age >= HALF_HOUR) & ~self._firm.all(axis=1))
+        unsure = ~self._firm.all(axis=1)
+        begins = np.flatnonzero(unsure & (self.age < _LEARNS))
+        uncertain = np.flatnonzero(unsure & (self.age >= HALF_HOUR))
         told = r.copy() if len(uncertain) else r
         zone = np.maximum(np.abs(r[uncertain]) - np.float32(TAU / 2), 0.0) * np.sign(r[uncertain])
         told[uncertain] = np.where(self._firm[uncertain], r[uncertain], zone)
@@ -168,7 +169,7 @@ class Fleet:
         well = np.ones(own.shape, dtype=np.bool_)
         if self.limits.in_job is not None:
             well = self.in_job[jobs] < self.limits.in_job / 2
-        begun = Begun(*self._begun[:, jobs], size=_BLOCK).learned(own, self._firm[jobs], well)
+        begun = Begun(_BLOCK, *self._begun[:, jobs]).learned(own, self._firm[jobs], well)  # type: ignore[arg-type]
         self._begun[:, jobs] = begun.windows, begun.block, begun.means, begun.squares
         self._reference[jobs], self._firm[jobs] = begun.known()
 

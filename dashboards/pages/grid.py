@@ -17,7 +17,7 @@ from markupsafe import Markup
 from graynode.dashboards.pages.words import STATE_LETTERS, STATE_WORDS
 
 DETAILED_GPUS: Final = 4096
-"""An element a GPU costs the browser about 3 µs to lay out and paint; a screen has no room for more than these anyway."""
+"""An element a GPU costs the browser about 3 µs to lay out and paint, and no screen has room for more."""
 MOST_BITS: Final = 16
 """GPUs of a node that the gradient can tell apart; a node of more shows the first ones, and its text counts all."""
 GROUPS: Final = {"rack": "rack", "domain": "NVLink domain", "switch": "switch", "partition": "partition"}

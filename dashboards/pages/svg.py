@@ -106,7 +106,7 @@ def timeline(
 def curve(
     rows: Sequence[Mapping[str, Any]], text: str, marks: Iterable[tuple[str, datetime | None]] = ()
 ) -> Markup:  # fmt: skip
-    """Rows of ``ts, value, low, high``: a line over its band, 600 × 160, no axes: the caller says the range in words."""
+    """Rows of ``ts, value, low, high``: a line over its band, 600 × 160, without axes: say the range in words."""
     there = [float(r[k]) for r in rows for k in ("value", "low", "high") if r.get(k) is not None]
     if len(rows) < 2 or not there:
         return Markup('<span class="none">no data</span>')

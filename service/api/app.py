@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
+from importlib.metadata import version
 from typing import Any, Final
 
 from litestar import Litestar
@@ -12,9 +16,26 @@ from litestar.middleware import DefineMiddleware
 from litestar.openapi import OpenAPIConfig
 from litestar.types import ControllerRouterHandler
 
-from graynode.service.api import health, incidents, nodes
+from graynode.service.api import (
+    acts,
+    docs,
+    fleet,
+    health,
+    incidents,
+    jobs,
+    metrics,
+    money,
+    nodes,
+    reliability,
+    series,
+    sessions,
+    sql,
+    stream,
+)
 from graynode.service.api.access import Gate, guard
 from graynode.service.api.asked import DEPENDENCIES
+from graynode.service.api.feed import Feed
+from graynode.service.api.metrics import Measured, OfFleet, Own
 from graynode.service.api.problems import HANDLERS
 from graynode.service.api.state import Served
 from graynode.service.api.wire import COMPRESSION, Wire
@@ -22,7 +43,10 @@ from graynode.service.tokens import Tokens
 
 LARGEST_BODY: Final = 64 * 1024
 """Nothing that is sent here is larger than a page of text."""
-ROUTES: Final[Sequence[ControllerRouterHandler]] = (*health.ROUTES, *nodes.ROUTES, *incidents.ROUTES)
+_PARTS: Final = (
+    health, fleet, nodes, incidents, jobs, money, reliability, series, acts, sessions, stream, metrics, sql, docs,
+)  # fmt: skip
+ROUTES: Final[Sequence[ControllerRouterHandler]] = tuple(route for part in _PARTS for route in part.ROUTES)
 
 
 def create_app(served: Served, routes: Sequence[Any] | None = None) -> Litestar:
@@ -32,21 +56,43 @@ def create_app(served: Served, routes: Sequence[Any] | None = None) -> Litestar:
     "act"}`` (any that is no GET needs it by itself); ``opt={"page": True}`` sends unknown callers to ``/signin``.
     """
     config = served.config.serve
+    own = Own()
+    own.registry.register(OfFleet(served))
+    feed, desk = Feed(served, most=config.streams), sql.Desk(served)
     gate = Gate(Tokens(config.tokens_file), timedelta(hours=config.session_h))
     return Litestar(
         route_handlers=[*ROUTES, *(_pages() if routes is None else routes)],
         guards=[guard],
         dependencies=DEPENDENCIES,
         exception_handlers=HANDLERS,
-        middleware=[DefineMiddleware(Wire, hosts=config.hosts)],
+        middleware=[DefineMiddleware(Measured, own=own), DefineMiddleware(Wire, hosts=config.hosts)],
         compression_config=COMPRESSION,
         request_max_body_size=LARGEST_BODY,
-        state=State({"served": served, "gate": gate}),
-        openapi_config=None,
+        state=State({"served": served, "gate": gate, "feed": feed, "desk": desk, "own": own}),
+        lifespan=[_looking(feed, desk)],
+        openapi_config=OpenAPIConfig("graynode", version("graynode"), enabled_endpoints=set(), use_handler_docstrings=True),
         debug=False,
         pdb_on_exception=False,
         logging_config=None,
     )
+
+
+def _looking(feed: Feed, desk: sql.Desk) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:
+    """The feed looks while the application runs."""
+
+    @asynccontextmanager
+    async def running(_app: Litestar) -> AsyncIterator[None]:
+        task = asyncio.create_task(feed.run())
+        try:
+            yield
+        finally:
+            feed.close()
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+            desk.close()
+
+    return running
 
 
 def _pages() -> Sequence[Any]:

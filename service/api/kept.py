@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import OrderedDict
@@ -29,16 +30,37 @@ class Kept:
     _slots: OrderedDict[str, _Slot] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def get(self, key: str, seconds: float, make: Callable[[], T]) -> T:
-        """What is kept under ``key``, made by ``make`` where there is none or it is older than ``seconds``."""
+    def get(self, key: str, seconds: float, make: Callable[[], T], *, stale_s: float = 0.0) -> T:
+        """What is kept under ``key``, made by ``make`` where there is none or it is older than ``seconds``.
+
+        For ``stale_s`` longer the old answer is given at once while a thread makes the new one.
+        """
         with self._lock:
             slot = self._slots.setdefault(key, _Slot())
             self._slots.move_to_end(key)
             while len(self._slots) > self.most:
                 self._slots.popitem(last=False)
+        if stale_s and slot.until <= self.clock() < slot.until + stale_s:
+            self._renew(slot, seconds, make)
+            stale: T = slot.value
+            return stale
         with slot.lock:
             if self.clock() >= slot.until:
                 slot.value = make()
                 slot.until = self.clock() + seconds
             found: T = slot.value
         return found
+
+    def _renew(self, slot: _Slot, seconds: float, make: Callable[[], Any]) -> None:
+        """Make the new answer in a thread, unless one does so already. What fails keeps the old one."""
+        if not slot.lock.acquire(blocking=False):
+            return
+
+        def work() -> None:
+            try:
+                with contextlib.suppress(Exception):
+                    slot.value, slot.until = make(), self.clock() + seconds
+            finally:
+                slot.lock.release()
+
+        threading.Thread(target=work, name="graynode-renew", daemon=True).start()

@@ -66,6 +66,7 @@ def run(config: Config, options: Options, now: datetime | None = None, lake: Lak
             return 1
         with progress() as told:
             importer.run(found, start_s, end_s, lambda chunk, share: told(chunk, share, importer.tally.samples))
+        fleet_hours.fill(lake)
         _say(client, importer.tally)
         print("\n".join(prometheus_suspects.report(lake, config.cluster, found, start_s, end_s)))
     except KeyboardInterrupt:

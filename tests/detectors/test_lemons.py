@@ -136,7 +136,7 @@ def test_a_node_that_is_down_is_said_to_be() -> None:
     assert row["down"]
     assert row["last_return"] is None
     assert row["probation_until"] is None
-    assert "still down" in row["reason"]
+    assert "the last one has not ended" in row["reason"]
 
 
 def test_several_witnesses_of_one_fault_count_once() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from graynode.benchmarks.detection.fleet_core import HALF_HOUR, Fleet, Limits, Size, others_median
 from graynode.benchmarks.detection.noise import Noise
 from graynode.detectors import accumulate, in_job, residual
+from graynode.detectors.accumulate import TAU
 from graynode.detectors.base import Round
 from graynode.detectors.residual import Peers
 from graynode.detectors.slow import Slow
@@ -37,28 +38,37 @@ def test_others_median_is_the_products(count: int, seed: int) -> None:
 
 
 def test_both_sums_are_the_products_functions_on_the_same_values() -> None:
-    """200 windows with a slow GPU: residual, in_job and accumulate give the core's sums, window by window."""
-    fleet = Fleet(NOISE, SIZE, generator())
+    """400 windows with a slow GPU: residual, in_job and accumulate give the core's sums, window by window.
+
+    At a noise at which some beginnings are firm after half an hour, others later, and windows are told beyond a zone.
+    """
+    fleet = Fleet(Noise(0.8, "t4", 0.003), SIZE, generator())
     fleet.limits = Limits(0.5, 0.5)
     count, groups = SIZE.jobs * SIZE.gpus, np.repeat(np.arange(SIZE.jobs), SIZE.gpus)
     peers = Peers(groups, np.full(count, -1))
     held = {name: np.full(count, np.nan) for name in ("a.sum", "a.since", "a.total", "a.windows")}
     held |= {name: np.full(count, np.nan) for name in ("b.sum", "b.since", "b.total", "b.windows")}
-    held |= {"b.job_total": np.zeros(count), "b.job_windows": np.zeros(count)}
+    held |= {f"b.begun_{part}": np.zeros(count) for part in ("windows", "block", "means", "squares")}
     base = fleet.base.ravel().astype(np.float64)
-    for window in range(200):
+    unsure: list[int] = []
+    for window in range(400):
         x = fleet.window()
-        x[1, 3] += 0.05 if window >= 120 else 0.0
+        x[1, 3] += 0.08 if window >= 300 else 0.0
         flat = x.ravel().astype(np.float64)
         across, _ = residual.against_own_and_peers(flat, base, peers)
-        within, _ = in_job.score(held, "b", flat, peers, 30)
+        well = ~(held["b.sum"] >= 0.25)
+        within, _, firm = in_job.score(held, "b", flat, peers, 30, well)
+        told = residual.widened(within, TAU / 2, firm.astype(np.float64))
+        unsure.append(int((~firm).sum()))
         now = np.full(count, 30.0 * window)
         a = accumulate.advance(held, "a", across.excess, now, limit=0.5)
-        b = accumulate.advance(held, "b", within.excess, now, limit=0.5)
+        b = accumulate.advance(held, "b", told, now, limit=0.5)
         fleet.score(x)
         assert fleet.across.ravel() == pytest.approx(a.sum, abs=2e-5)
         assert fleet.in_job.ravel() == pytest.approx(np.nan_to_num(b.sum), abs=2e-5)
     assert fleet.in_job[1, 3] == pytest.approx(1.0, abs=0.2)
+    assert 0 < unsure[HALF_HOUR] < count
+    assert unsure[-1] < unsure[HALF_HOUR]
 
 
 def windows(x: np.ndarray, start: datetime, job: str | None) -> pl.DataFrame:

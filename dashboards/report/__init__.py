@@ -1,0 +1,1 @@
+"""The weekly report as a document: parts, tables with the SQL that made them, pictures; as HTML, Markdown and JSON."""

@@ -1,0 +1,139 @@
+"""Jobs with their end and what it is put down to, and one user's view of their own."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Final
+
+import msgspec
+from litestar import Response, get
+
+from graynode.dashboards.explain_job import as_json
+from graynode.pipeline.queries import quoted
+from graynode.pipeline.schema import JOB_ENDED
+from graynode.service import cost_jobs, user_view
+from graynode.service.api.answers import Page, Row, one, page
+from graynode.service.api.asked import StateIs, Text
+from graynode.service.api.bounded import lake_problems
+from graynode.service.api.paging import Paging, page_rows, page_sql
+from graynode.service.api.problems import Problem, shown
+from graynode.service.api.spans import Span, sql_time
+from graynode.service.api.state import Served
+from graynode.service.explain_job import told_of
+
+STATES: Final = ("all", "running", "ended", "queued", *sorted(JOB_ENDED))
+_WEEK: Final = timedelta(days=7)
+_KEPT_S: Final = 60.0
+_LONGEST: Final = 300
+_LISTED: Final = """cluster, job_id, job_alias, "user", account, "partition", work, state, reason, queued_ts,
+  allocated_ts, first_step_ts, end_ts, exit_code, exit_signal, requeues, nodes, gpus, ranks, node_names, machines,
+  coalesce(allocated_ts, queued_ts, end_ts) AS began_ts, epoch(allocated_ts) - epoch(queued_ts) AS wait_s,
+  epoch(end_ts) - epoch(allocated_ts) AS run_s"""
+_JUDGED: Final = """SELECT cluster, job_id, arg_max(verdict, ts) AS verdict, arg_max(kind, ts) AS verdict_kind,
+  arg_max(message, ts) AS verdict_message, arg_max(owner, ts) AS verdict_owner,
+  arg_max(confidence, ts) AS verdict_confidence FROM attribution_now GROUP BY ALL"""
+
+
+def read_jobs(
+    served: Served, paging: Paging, span: Span | None = None, *, user: str = "", node: str = "", state: str = "all",
+    partition: str = "",
+) -> Page:  # fmt: skip
+    """Jobs that ran or waited in the range (the last week of data), newest first, with their verdict."""
+    at = served.at()
+    over = span if span is not None and span.said else Span(at - _WEEK, at + timedelta(days=1))
+    where = [f"cluster = {quoted(served.cluster())}", "job_id IS NOT NULL", "began_ts IS NOT NULL", *_in_state(state)]
+    where += [f'"{name}" = {quoted(value)}' for name, value in (("user", user), ("partition", partition)) if value]
+    if node:
+        where.append(f"(list_contains(node_names, {quoted(node)}) OR list_contains(machines, {quoted(node)}))")
+    where += [f"began_ts < {sql_time(over.until)}", f"(end_ts IS NULL OR end_ts >= {sql_time(over.since)})"]
+    sql = (
+        f"SELECT * FROM (SELECT {_LISTED} FROM jobs) LEFT JOIN ({_JUDGED}) USING (cluster, job_id) "  # noqa: S608
+        f"WHERE {' AND '.join(where)}"
+    )
+    keys = ("began_ts", "job_id")
+    rows = served.rows(page_sql(sql, keys, "ts", paging, newest_first=True))
+    return page_rows([_flat(row) for row in rows], keys, paging, at)
+
+
+def _flat(row: Row) -> Row:
+    """Names of nodes as one text; their ids are for asking only."""
+    told = {**row, "node_names": " ".join(sorted(row["node_names"] or ()))}
+    del told["machines"]
+    return told
+
+
+def _in_state(state: str) -> list[str]:
+    if state not in STATES:
+        raise Problem(400, f"state={shown(state)}: one of {', '.join(STATES)}")
+    if state == "running":
+        return ["end_ts IS NULL", "allocated_ts IS NOT NULL"]
+    if state == "ended":
+        return ["end_ts IS NOT NULL"]
+    return [] if state == "all" else [f"state = {quoted(state)}"]
+
+
+def read_job(served: Served, job_id: str) -> Row:
+    """One job: its placements (``timeline``), and why it ended or that it hangs (``attribution``), judged anew."""
+    told = served.kept.get(f"job {job_id}", _KEPT_S, lambda: _judged(served, job_id))
+    cluster, id_ = told["cluster"], told["job_id"]
+    rows = served.rows(f"SELECT {_LISTED} FROM jobs WHERE cluster = {quoted(cluster)} AND job_id = {quoted(id_)}")  # noqa: S608
+    found = _flat(rows[0]) if rows else {"cluster": cluster, "job_id": id_}
+    since, until = _stretch(served, found)
+    with lake_problems():
+        spent = cost_jobs.read(served.queries, served.config, since=since, until=until, job_id=id_)
+    return {**found, "attribution": told, "timeline": spent["rows"], "owed": spent["owed"], "at": served.at()}
+
+
+def _judged(served: Served, job_id: str) -> Row:
+    if not 0 < len(job_id) <= _LONGEST:
+        raise Problem(404, "no job: its id is wanted, as /api/v1/jobs lists it")
+    with lake_problems():
+        told = told_of(served.config, job_id, served.clock())
+    if isinstance(told, str):
+        raise Problem(404, shown(told.partition("\n")[0].removeprefix("graynode explain: ")))
+    made: Row = msgspec.json.decode(as_json(told.row, then=told.then, slow=told.slow, attempts=told.attempts))
+    return made
+
+
+def _stretch(served: Served, found: Row) -> tuple[Any, Any]:
+    """From before it queued until after its end, in whole hours."""
+    at = served.at()
+    begin = found.get("queued_ts") or found.get("allocated_ts") or found.get("end_ts") or at
+    end = found.get("end_ts") or at
+    hour = timedelta(hours=1)
+    floor = {"minute": 0, "second": 0, "microsecond": 0}
+    return begin.replace(**floor) - hour, max(end, begin).replace(**floor) + hour
+
+
+def read_user(served: Served, user: str, span: Span) -> Row:
+    """One user's timeline: incidents and jobs of their own, what they cost, what was lost and who owes it."""
+    over = span if span.said else Span(served.at() - _WEEK, served.at())
+    with lake_problems():
+        told = user_view.read(served.queries, served.config, user, since=over.since, until=over.until)
+    return {**told, "next": None, "at": served.at()}
+
+
+# --- routes -------------------------------------------------------------------------------------------------
+
+
+@get("/api/v1/jobs", sync_to_thread=True)
+def jobs(
+    served: Served, paging: Paging, span: Span, user: Text = "", node: Text = "", state_: StateIs = "all", partition: Text = ""
+) -> Response[bytes]:
+    """Jobs of a range (the last week where none is named), newest first."""
+    return page(read_jobs(served, paging, span, user=user, node=node, state=state_, partition=partition))
+
+
+@get("/api/v1/jobs/{job_id:path}", sync_to_thread=True)
+def job(served: Served, job_id: str) -> Response[bytes]:
+    """One job with its timeline, and why it ended. Kubernetes' ids have slashes; they stand as they are."""
+    return one(read_job(served, job_id.removeprefix("/")))
+
+
+@get("/api/v1/users/{user:path}", sync_to_thread=True)
+def user_(served: Served, span: Span, user: str) -> Response[bytes]:
+    """One user's own incidents and jobs as a timeline."""
+    return one(read_user(served, user.removeprefix("/"), span))
+
+
+ROUTES: Final[tuple[Any, ...]] = (jobs, job, user_)

@@ -1,0 +1,105 @@
+"""What GPU-hours went to and cost, what there is of capacity, and which nodes are likeliest to fault next."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Any, Final
+
+import polars as pl
+from litestar import Response, get
+from litestar.params import Parameter
+
+from graynode.service import cost, lemons
+from graynode.service.api.answers import Page, Row, one, page
+from graynode.service.api.bounded import lake_problems
+from graynode.service.api.paging import Paging
+from graynode.service.api.spans import Span
+from graynode.service.api.state import Served
+
+_KEPT_S: Final = 300.0
+_RANKED_S: Final = 60.0
+_STALE_S: Final = 3600.0
+_WEEK: Final = timedelta(days=7)
+
+
+def _hours(served: Served, span: Span) -> Span:
+    """Whole hours of the range, the last week of data where none was named: so answers can be kept."""
+    floor = {"minute": 0, "second": 0, "microsecond": 0}
+    until = (span.until if span.said else served.at()).replace(**floor)
+    since = span.since.replace(**floor) if span.said else until - _WEEK
+    return Span(since, max(until, since + timedelta(hours=1)), span.step_s, span.notes, span.said)
+
+
+def read_cost(served: Served, span: Span, by: str = "category") -> Row:
+    """GPU-hours, money, energy and use by ``by``: ``rows``, and ``total``."""
+    over = _hours(served, span)
+
+    def make() -> Row:
+        with lake_problems():
+            return cost.read(served.queries, served.config, since=over.since, until=over.until, by=by)
+
+    if by not in cost.BY:
+        make()
+    found: Row = served.kept.get(f"cost {by} {over.sql}", _KEPT_S, make, stale_s=_STALE_S)
+    return {**found, "next": None, "at": served.at()}
+
+
+def read_lemons(served: Served, paging: Paging) -> Page:
+    """All nodes, likeliest to fault within a week first, with how much history that rests on."""
+    at = served.at()
+
+    def make() -> Row:
+        with lake_problems():
+            return lemons.to_json(lemons.read(served.queries, served.config.cluster, at))
+
+    told = served.kept.get(f"lemons {at.isoformat()}", _RANKED_S, make, stale_s=_STALE_S)
+    about = {name: told[name] for name in ("history_days", "faults", "enough_history")}
+    notes = () if told["enough_history"] else ("too little history for the order to mean much",)
+    return Page([{**row, **about} for row in told["nodes"][: paging.limit]], at, None, notes)
+
+
+def read_capacity(served: Served) -> Page:
+    """A row a model and partition: GPUs now, in use, free, and out of use by why."""
+    now = served.fleet.now()
+    nodes = now.nodes.select("node_id", "cluster", "partition", "out_of_scheduling", pl.col("state").alias("node_state"))
+    held = now.gpus.drop("cluster").join(nodes, on="node_id", how="left", maintain_order="left")
+    out = pl.col("out_of_scheduling").fill_null(False) | pl.col("node_state").is_in(["quarantined", "in_repair"])
+    dead = (pl.col("state") == "lost") | (pl.col("node_state") == "unknown")
+    used = pl.col("job_id").is_not_null()
+    rows = held.group_by("cluster", "gpu_model", "partition").agg(
+        pl.len().alias("gpus"),
+        (used & ~dead & ~out).sum().alias("with_a_job"),
+        (~used & ~dead & ~out).sum().alias("free"),
+        (out & ~dead).sum().alias("out_of_service"),
+        dead.sum().alias("not_seen"),
+        ((pl.col("state") == "suspect") & ~dead & ~out).sum().alias("suspect"),
+        pl.col("node_id").n_unique().alias("nodes"),
+        pl.col("util_percent").mean(),
+    )
+    return Page(rows.sort("cluster", "gpu_model", "partition", nulls_last=True).to_dicts(), now.at)
+
+
+# --- routes -------------------------------------------------------------------------------------------------
+
+
+@get("/api/v1/cost", sync_to_thread=True)
+def cost_(
+    served: Served, span: Span, by: Annotated[str, Parameter(max_length=20, description=", ".join(cost.BY))] = "category"
+) -> Response[bytes]:
+    """What GPU-hours went to, and what they cost (the last week where no range is named)."""
+    return one(read_cost(served, span, by))
+
+
+@get("/api/v1/capacity", sync_to_thread=True)
+def capacity(served: Served) -> Response[bytes]:
+    """GPUs by model and partition: with a job, free, out of service, not seen."""
+    return page(read_capacity(served))
+
+
+@get("/api/v1/lemons", sync_to_thread=True)
+def lemons_(served: Served, paging: Paging) -> Response[bytes]:
+    """Nodes by how likely they are to fault within a week, and why."""
+    return page(read_lemons(served, paging))
+
+
+ROUTES: Final[tuple[Any, ...]] = (cost_, capacity, lemons_)

@@ -1,0 +1,100 @@
+"""``graynode cost``, ``capacity`` and ``user``: ask the lake, print, and say it plainly where that cannot be."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any, Final, TextIO
+
+from graynode.collectors.base import utc_now
+from graynode.pipeline.lake import LakeError, LakeTooNew
+from graynode.pipeline.queries import Queries, QueryError
+from graynode.service import capacity as capacity_
+from graynode.service import cost as cost_
+from graynode.service import cost_budgets, cost_jobs, cost_print, cost_text, user_view
+from graynode.service.config import Config
+from graynode.service.people import say
+from graynode.service.times import instant
+from graynode.service.wiring import make_lake
+
+Answer = Mapping[str, Any]
+_TEXT: Final[Mapping[str, Callable[[Answer, TextIO], None]]] = {
+    "cost": cost_text.print_cost,
+    "jobs": cost_text.print_jobs,
+    "budgets": cost_text.print_budgets,
+    "capacity": cost_text.print_capacity,
+    "user": cost_text.print_user,
+}
+
+
+def cost(
+    config: Config, *, since: str = "", until: str = "", by: str = "category", form: str = "text",
+    out: TextIO | None = None,
+) -> int:  # fmt: skip
+    """GPU-hours and money. 0 told, 1 nothing to tell or no lake to ask; ``ConfigError`` for a wrong option."""
+    return _ask(config, "cost", form, out, lambda q: cost_.read(q, config, **_stretch(since, until), by=by))
+
+
+def jobs(
+    config: Config, *, since: str = "", until: str = "", job_id: str = "", user: str = "", form: str = "text",
+    out: TextIO | None = None,
+) -> int:  # fmt: skip
+    """Each job's phases, cost and losses."""
+    said = {"job_id": job_id, "user": user}
+    return _ask(config, "jobs", form, out, lambda q: cost_jobs.read(q, config, **_stretch(since, until), **said))
+
+
+def budgets(config: Config, *, tell: bool = False, form: str = "text", out: TextIO | None = None) -> int:
+    """Budgets of this month; with ``tell`` alerts go to the bus as events, once each."""
+    now = utc_now()
+
+    def read(queries: Queries) -> Answer:
+        found = cost_budgets.read(queries, config, at=now)
+        if tell and (rows := cost_budgets.untold(queries, found, cost_budgets.alerts(found, now))):
+            say(config, [("event", row) for row in rows], now=now)
+            found["notes"].extend(f"told: {row['message']}" for row in rows)
+        return found
+
+    return _ask(config, "budgets", form, out, read)
+
+
+def capacity(config: Config, *, at: str = "", form: str = "text", out: TextIO | None = None) -> int:
+    """Who waits, what is free, what could be given back."""
+    moment = instant("--at", at) if at else None
+    return _ask(config, "capacity", form, out, lambda q: capacity_.read(q, config, at=moment))
+
+
+def user(
+    config: Config, name: str, *, since: str = "", until: str = "", form: str = "text", out: TextIO | None = None
+) -> int:
+    """What happened to a user's jobs."""
+    return _ask(config, "user", form, out, lambda q: user_view.read(q, config, name, **_stretch(since, until)))
+
+
+def _stretch(since: str, until: str) -> dict[str, datetime | None]:
+    return {
+        "since": instant("--since", since) if since else None,
+        "until": instant("--until", until) if until else None,
+    }
+
+
+def _ask(config: Config, what: str, form: str, out: TextIO | None, read: Callable[[Queries], Answer]) -> int:
+    sink = out or sys.stdout
+    queries = Queries(make_lake(config))
+    try:
+        answer = read(queries)
+    except (QueryError, LakeError, LakeTooNew, OSError) as error:
+        print(f"graynode {what}: the lake {config.lake.path} cannot be asked: {error}", file=sys.stderr)
+        return 1
+    finally:
+        queries.close()
+    if form == "json":
+        cost_print.as_json(answer, sink)
+    elif form == "csv":
+        cost_print.as_csv(answer["rows"], sink)
+        for note in answer.get("notes", ()):
+            print(f"graynode {what}: {note}", file=sys.stderr)
+    else:
+        _TEXT[what](answer, sink)
+    return 0 if answer["rows"] else 1
