@@ -188,6 +188,14 @@ class Queries:
         frame = cast(pl.DataFrame, pl.from_arrow(self.arrow(sql)))
         return frame.with_columns(pl.col(pl.Datetime).dt.convert_time_zone("UTC").dt.cast_time_unit("us"))
 
+    def keep(self, name: str, sql: str) -> None:
+        """Hold an answer as table ``name`` of this object: what several questions are made of is asked once."""
+        answer = self.arrow(sql)
+        with self._lock:
+            self._connection.register("kept_answer", answer)
+            self._connection.execute(f'CREATE OR REPLACE TABLE "{name}" AS FROM kept_answer')
+            self._connection.unregister("kept_answer")
+
     def names(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Views and their columns, for completion and for help."""
         for table in TABLES.values():

@@ -132,8 +132,8 @@ homes AS (
     AND coalesce(h.until > m.began, true)
   GROUP BY ALL)
 SELECT cluster, node_id, coalesce(m.node, node_id) AS node, coalesce(cause, 'unknown') AS cause, began,
-  greatest(told_ts, began) AS detected, CASE WHEN NOT open AND has_end THEN last_ts END AS repaired,
-  epoch(greatest(told_ts, began)) - epoch(began) AS seconds_to_detect,
+  CASE WHEN told_ts IS NOT NULL THEN greatest(told_ts, began) END AS detected, CASE WHEN NOT open AND has_end THEN last_ts END AS repaired,
+  greatest(epoch(told_ts) - epoch(began), CASE WHEN told_ts IS NOT NULL THEN 0.0 END) AS seconds_to_detect,
   CASE WHEN NOT open AND has_end THEN epoch(last_ts) - epoch(began) END AS seconds_to_repair,
   CASE WHEN cluster IN (FROM told_jobs_of) THEN w.job_id IS NOT NULL END AS during_job, w.job_id,
   CASE WHEN whole THEN node_gpus WHEN gpus_named > 0 THEN gpus_named END * least(effect, 1.0)

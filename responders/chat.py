@@ -7,6 +7,7 @@ the service takes files, and not any more after a first failure: a message witho
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -142,7 +143,9 @@ def _service(url: str, number: int, timeout_s: float, plain_http: bool) -> appri
     )  # fmt: skip
     asset.http_redirects = False
     service = apprise.Apprise(asset=asset)
-    plugin = apprise.Apprise.instantiate(url, asset=asset, suppress_exceptions=True)
+    with warnings.catch_warnings():  # it loads its plugins now, which warn of themselves in other libraries' names
+        warnings.simplefilter("ignore", DeprecationWarning)
+        plugin = apprise.Apprise.instantiate(url, asset=asset, suppress_exceptions=True)
     if plugin is None or isinstance(plugin, str):
         raise ValueError(f"{shown}: is none that apprise knows; its list of services shows how each is written")
     plugin.redirects = False

@@ -56,7 +56,14 @@ def read(queries: Queries, config: Config, *, at: datetime | None = None) -> dic
     """Waiting jobs (``rows``), free GPUs by node, candidates to give back, and the gap from release to next use."""
     moment = at or utc_now()
     cluster, end = _newest(queries, config, moment)
-    empty = {"cluster": cluster, "at": end, "rows": [], "free": [], "reclaim": [], "gap": _gap(pl.Series([]))}
+    empty: dict[str, Any] = {
+        "cluster": cluster,
+        "at": end,
+        "rows": [],
+        "free": [],
+        "reclaim": [],
+        "gap": _gap(pl.Series([])),
+    }
     if end is None:
         return empty | {"notes": ["gpu_1h has no rows of the last two days before then: nothing to tell"]}
     words = {"cluster": quoted(cluster), "at": end.isoformat(), "since": (end - _LOOK_BACK).isoformat()}
@@ -180,7 +187,7 @@ def _gap(hours: pl.Series) -> dict[str, Any]:
     """The median in seconds and how many gaps it is of; no figure of too few."""
     enough = len(hours) >= _FEW
     median, high = (hours.median(), hours.quantile(0.9)) if enough else (None, None)
-    told = {"gaps": len(hours), "median_s": None, "p90_s": None, "note": f"too few: under {_FEW}"}
+    told: dict[str, Any] = {"gaps": len(hours), "median_s": None, "p90_s": None, "note": f"too few: under {_FEW}"}
     if isinstance(median, float) and isinstance(high, float):
         told |= {"median_s": median * 3600.0, "p90_s": high * 3600.0, "note": ""}
     return told

@@ -15,9 +15,11 @@ from graynode.service.cli_base import ConfigPath, Verbose
 from graynode.service.cli_base import call as _call
 from graynode.service.cli_base import load_config as _load
 from graynode.service.cli_cost import costs
-from graynode.service.cli_init import setup
+from graynode.service.cli_init import Role, setup
 from graynode.service.cli_people import people
 from graynode.service.cli_report import reports
+from graynode.service.cli_respond import telling
+from graynode.service.cli_serve import serving
 
 app = typer.Typer(
     name="graynode",
@@ -33,6 +35,8 @@ agent_app = typer.Typer()
 app.add_typer(agent_app, name="agent")
 app.add_typer(answers)
 app.add_typer(people)
+app.add_typer(telling)
+app.add_typer(serving)
 app.add_typer(reports)
 app.add_typer(costs)
 app.add_typer(setup)
@@ -220,9 +224,10 @@ def replay(
 def doctor(
     config: ConfigPath = None,
     as_json: Annotated[bool, typer.Option("--json", help="For a machine.")] = False,
+    role: Annotated[Role, typer.Option(help="agent: this node; server: bus, lake, detection, receivers.")] = Role.agent,
 ) -> None:
-    """What this node gives, what not, why, what it costs, and what to mend. Changes nothing."""
-    _call("doctor", _load(config), as_json)
+    """What this node gives, what not, why, what it costs, and what to mend; or how the server does. Changes nothing."""
+    _call("doctor", _load(config), as_json, whose=role.value)
 
 
 @config_app.command("check")

@@ -20,14 +20,14 @@ class Form(StrEnum):
     csv = "csv"
 
 
-class By(StrEnum):
+class SumBy(StrEnum):
     """What GPU-hours are summed by."""
 
     category = "category"
     user = "user"
     account = "account"
     team = "team"
-    partition = "partition"
+    partition_ = "partition"
     work = "work"
     model = "model"
 
@@ -42,7 +42,7 @@ LakePath = Annotated[str | None, typer.Option(help="Lake to ask, instead of the 
 def cost(
     since: Since = "",
     until: Until = "",
-    by: Annotated[By, typer.Option(help="What to sum by.")] = By.category,
+    by: Annotated[SumBy, typer.Option(help="What to sum by.")] = SumBy.category,
     jobs: Annotated[bool, typer.Option("--jobs", help="Instead: each job's phases, cost and losses.")] = False,
     job: Annotated[str, typer.Option(help="The same of one job.")] = "",
     budgets: Annotated[bool, typer.Option("--budgets", help="Instead: budgets of this month.")] = False,

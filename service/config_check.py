@@ -14,9 +14,10 @@ import msgspec
 from graynode.collectors import COLLECTORS
 from graynode.detectors import NAMES
 from graynode.service.agent_jobs import kubernetes_settings
-from graynode.service.config import Config
+from graynode.service.config import Config, ConfigError
 from graynode.service.config_tables import Agent
 from graynode.service.process import is_address
+from graynode.service.respond_config import files_of, make_routes, unrouted
 
 _URL_CUT: Final = re.compile(r"(s3a?|gs|az|abfss?|https?):/?", re.IGNORECASE)
 _SOCKET_PATH: Final = 107
@@ -45,6 +46,7 @@ def find_problems(config: Config) -> Iterator[str]:
     yield from _jobs(config)
     yield from _kubernetes(config)
     yield from _listens(config)
+    yield from _routes(config)
     yield from _lake(config.lake.path)
 
 
@@ -55,11 +57,19 @@ def _files(config: Config) -> Iterator[str]:
         named[f"bus.kafka.{key}"] = getattr(config.bus.kafka, key)
     for key in ("ca_file", "authorization_file"):
         named[f"dcgm.{key}"] = getattr(config.dcgm, key)
-    for name, hook in config.respond.webhooks.items():
-        named |= {f"respond.webhooks.{name}.{key}": getattr(hook, key) for key in ("secret_file", "ca_file")}
+    named |= dict(files_of(config.respond))
     for key, path in named.items():
         if path is not None:
             yield from _unreadable(key, path)
+
+
+def _routes(config: Config) -> Iterator[str]:
+    try:
+        make_routes(config.respond)
+    except ConfigError as error:
+        yield str(error)
+    for name in unrouted(config.respond):
+        yield f"respond.routes: none names the receiver {name!r}: it hears only pages that no route fits"
 
 
 def _listens(config: Config) -> Iterator[str]:

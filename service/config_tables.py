@@ -217,11 +217,22 @@ class Cost(Section, frozen=True):
     budgets: dict[str, float] = field(default_factory=dict)
 
 
+class Report(Section, frozen=True):
+    """Where ``graynode report --send`` sends (docs/report.md). ``urls_file``: addresses as apprise writes them, one a
+    line, for they hold passwords; ``plain_http`` permits what is not encrypted beyond this machine.
+    """
+
+    urls_file: Path | None = None
+    plain_http: bool = False
+    timeout_s: Seconds = 30.0
+
+
 class Serve(Section, frozen=True):
     """The HTTP API and the pages (docs/api.md). Beyond loopback it wants ``cert_file`` and ``key_file``, or ``plain_http``
     where a proxy in front speaks TLS; ``hosts``: names that it answers to, beside those of loopback.
 
-    ``deadline_s``: the longest that one question may take. ``sql`` opens ``POST /api/v1/sql``, with limits of its own.
+    ``deadline_s``: the longest that one question may take, ``report_deadline_s`` that of one that reckons over weeks
+    (cost, capacity, reliability), of which one runs at a time. ``sql`` opens ``POST /api/v1/sql``, with limits of its own.
     """
 
     listen: str = "127.0.0.1:9405"
@@ -234,6 +245,7 @@ class Serve(Section, frozen=True):
     session_h: Hours = 12.0
     streams: Positive = 64
     deadline_s: Seconds = 10.0
+    report_deadline_s: Seconds = 120.0
     memory: Annotated[str, Meta(pattern="^[0-9]+ ?[KMG]i?B$")] = "2GB"
     sql: bool = False
     sql_deadline_s: Seconds = 10.0

@@ -81,6 +81,7 @@ WORDS: Final[Mapping[str, str]] = {
     "serve.session_h": "hours until a browser must sign in again",
     "serve.streams": "live views that may be open at once",
     "serve.deadline_s": "the longest that one question may take",
+    "serve.report_deadline_s": "the same of a question that reckons over weeks (cost, capacity, reliability)",
     "serve.memory": "memory that questions may use together",
     "serve.sql": "opens POST /api/v1/sql, read-only",
     "serve.sql_deadline_s": "the longest that one statement may take",

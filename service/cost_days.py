@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import threading
 from collections import OrderedDict
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -31,7 +32,7 @@ FROM gpu_hours(TIMESTAMPTZ '{since}', TIMESTAMPTZ '{until}') GROUP BY ALL
 _SUMS: Final = ", ".join(
     f"sum({m} * hours) AS {m}_h, coalesce(sum(hours) FILTER ({m} IS NOT NULL), 0) AS {m}_of_h" for m in _MEANS
 )
-SCHEMA: Final = {
+SCHEMA: Final[Mapping[str, pl.DataType | type[pl.DataType]]] = {
     **dict.fromkeys(_KEYS, pl.String),
     "day": pl.Datetime("us", "UTC"),
     "gpu_hours": pl.Float64,
@@ -51,10 +52,10 @@ class Days:
         """A row a day, model, category and job: columns of ``SCHEMA``. Empty where nothing was owned."""
         there = _dates(queries.files("gpu_1h"))
         if not there:
-            return pl.DataFrame(schema=SCHEMA)
+            return pl.DataFrame(schema=dict(SCHEMA))
         first, last = max(since, min(there)), min(until, max(there) + _DAY)
         frames = [self._of(queries, a, b) for a, b in _days(first, last)]
-        return pl.concat([pl.DataFrame(schema=SCHEMA), *frames])
+        return pl.concat([pl.DataFrame(schema=dict(SCHEMA)), *frames])
 
     def _of(self, queries: Queries, since: datetime, until: datetime) -> pl.DataFrame:
         files = tuple(tuple(queries.files(table, since, until + _DAY)) for table in _TABLES)

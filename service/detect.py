@@ -29,7 +29,7 @@ from graynode.pipeline.bus import Bus, BusRefused, BusUnavailable
 from graynode.pipeline.lake import Lake, LakeError, LakeTooNew
 from graynode.pipeline.lock_file import LockFile, Taken
 from graynode.pipeline.schema import INCIDENTS, SAMPLES
-from graynode.service import attribution, detect_terms, hard_events, incident_bus, places_file
+from graynode.service import attribution, canary, detect_terms, hard_events, incident_bus, places_file
 from graynode.service.config import Config, ConfigError
 from graynode.service.detect_bus import OneAtATime, Outbox, round_row, when_there
 from graynode.service.detector_state import StateWriter, restore
@@ -276,8 +276,9 @@ class Detect:
             lake, cluster = make_lake(self.config), self.config.cluster
             rules = functools.partial(detect_terms.event_rules, self._policy(), lake, cluster, self.clock())
             path = hard_events.HardEvents(
-                consumer, self._incidents, self._publish, self.clock, rules=rules, lock=self._lock
-            )
+                consumer, self._incidents, self._publish, self.clock, rules=rules, lock=self._lock,
+                each_step=canary.sender(self.config, self._publish.canary, self.clock),
+            )  # fmt: skip
             path.run(stop)
         except BusRefused as error:
             self._log.error("detect stops: no waiting puts this right", reason=str(error))

@@ -28,17 +28,25 @@ def run(
     config: Config,
     as_json: bool = False,
     *,
+    whose: str = "agent",
     roots: Roots | None = None,
     say: Callable[[str], None] = print,
     pause: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Look and tell. 0 where all is well, 1 where something is to mend. ``ConfigError`` for an unknown collector."""
+    """Look and tell. 0 where all is well, 1 where something is to mend. ``ConfigError`` for an unknown collector.
+
+    ``whose``: ``agent`` is this node, ``server`` the other roles (``doctor_server``), ``all`` both.
+    """
+    if whose == "server":
+        from graynode.service import doctor_server
+
+        return doctor_server.run(config, as_json, say=say)
     unknown = [name for name in config.agent.collectors if name not in dict(COLLECTORS)]
     if unknown:
         raise ConfigError(f"agent.collectors: no collector {unknown[0]!r}; there are {', '.join(dict(COLLECTORS))}")
     at = roots or Roots()
     with tempfile.TemporaryDirectory(prefix="graynode-doctor-") as folder:
-        checks = [*node_checks(config, proc=at.proc, dev=at.dev), *bus_checks(config)]
+        checks = [*node_checks(config, proc=at.proc, dev=at.dev), *bus_checks(config), *_server(config, whose)]
         said = config.agent
         try:
             machine = resolve(
@@ -59,6 +67,15 @@ def run(
         for line in for_person(machine, checks, tried):
             say(line)
     return 1 if to_mend(checks, tried) else 0
+
+
+def _server(config: Config, whose: str) -> list[Check]:
+    if whose != "all":
+        return []
+    from graynode.service.doctor_server import server_checks
+
+    said = {"versions", "clock", "spool", "secret"}  # of this machine, by the node's checks
+    return [check for check in server_checks(config) if check.about not in said]
 
 
 def identity(node_id: str, source: str) -> Check:

@@ -23,6 +23,7 @@ from graynode.collectors.sysfs import text_of
 from graynode.pipeline.lock_file import owner_of
 from graynode.pipeline.schema import VERSION
 from graynode.service.config import Config
+from graynode.service.respond_config import files_of
 
 _OTHERS_READ: Final = stat.S_IROTH | stat.S_IWOTH
 _GROUP_READ: Final = stat.S_IRGRP | stat.S_IWGRP
@@ -142,9 +143,7 @@ def secrets(config: Config) -> Iterator[Check]:
     named: dict[str, Path | None] = {}
     if config.bus.kind == "kafka":
         named = {"bus.kafka.password_file": kafka.password_file, "bus.kafka.key_file": kafka.key_file}
-    named |= {
-        f"respond.webhooks.{name}.secret_file": hook.secret_file for name, hook in config.respond.webhooks.items()
-    }
+    named |= {key: path for key, path in files_of(config.respond) if not key.endswith("ca_file")}
     for key, path in named.items():
         if path is not None:
             yield secret(key, path)

@@ -28,12 +28,25 @@ def as_object(machine: Machine, checks: Sequence[Check], tried: Tried) -> dict[s
         "node_id_source": machine.node_id_source,
         "cluster": machine.cluster,
         "to_mend": to_mend(checks, tried),
-        "checks": [{"about": c.about, "state": c.state, "said": c.said, "way_out": c.way_out or None} for c in checks],
+        "checks": as_checks(checks),
         "collectors": [_trial(trial) for trial in tried.trials],
         "null_fields": tried.nulls,
         "cpu_percent": round(tried.cpu_percent, 3),
         "bytes_per_day": tried.bytes_per_day,
     }
+
+
+def as_checks(checks: Sequence[Check]) -> list[dict[str, Any]]:
+    """Checks for ``--json``."""
+    return [{"about": c.about, "state": c.state, "said": c.said, "way_out": c.way_out or None} for c in checks]
+
+
+def lines_of(checks: Sequence[Check]) -> Iterator[str]:
+    """Checks for a person: a line each, and the way out below."""
+    for check in checks:
+        yield f"  {_mark(check.state)}  {check.about:<16} {_line(check.said)}"
+        if check.way_out:
+            yield f"{'':25}→ {_line(check.way_out)}"
 
 
 def _trial(trial: Trial) -> dict[str, Any]:
@@ -59,10 +72,7 @@ def for_person(machine: Machine, checks: Sequence[Check], tried: Tried) -> Itera
     """Lines of text: the node, the sources, what is null and why, what it costs, and what is to mend."""
     yield f"{machine.node}  ({machine.node_id} by {machine.node_id_source}, cluster {machine.cluster})"
     yield ""
-    for check in checks:
-        yield f"  {_mark(check.state)}  {check.about:<16} {check.said}"
-        if check.way_out:
-            yield f"{'':25}→ {check.way_out}"
+    yield from lines_of(checks)
     yield ""
     yield "Sources, each a few rounds:"
     for trial in tried.trials:

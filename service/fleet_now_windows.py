@@ -21,6 +21,7 @@ _FIRST: Final = {"30s": SILENT, "1h": timedelta(hours=2)}
 """How far back the first look goes."""
 _AGAIN: Final = {"30s": timedelta(minutes=2), "1h": timedelta(hours=1)}
 """How much is read again at each further look: a machine may be late by so much without being missed."""
+_EARLIER: Final = {"1h": timedelta(days=14), "30s": timedelta(hours=3)}
 _FORGET: Final = timedelta(days=14)
 """A GPU that is neither in the inventory nor seen for so long is gone (as in ``pipeline.quality_views``)."""
 HOST: Final = {"driver_version": "driver_version_last", "on_bus": "gpus_expected_max"}
@@ -54,10 +55,20 @@ class Newest:
         if again and self.at is not None:
             since = min(since, self.at - _LENGTH[window] - _AGAIN[window])
         host, gpu = (self._rows(table, window, since) for table in ("host", "gpu"))
-        known = (self.host, self.gpu) if window == self.window else (_empty("host"), _empty("gpu"))
+        known = (self.host, self.gpu) if window == self.window else (self._earlier(at), _empty("gpu"))
         self.host = _last("host", pl.concat([known[0], host])).filter(pl.col("last_seen") > at - _FORGET)
         self.gpu = _last("gpu", pl.concat([known[1], gpu])).filter(pl.col("last_seen") > at - _FORGET)
         self.window, self.at = window, at
+
+    def _earlier(self, at: datetime) -> pl.DataFrame:
+        """When each node was heard before the first look: to the half minute of late, to the hour before that."""
+        parts = []
+        for window, back in _EARLIER.items():
+            rows = self.lake.read(f"host_{window}", at - back, columns=["cluster", "node_id", "node", "ts"])
+            parts.append(rows.group_by("cluster", "node_id").agg(pl.col("node").last(), pl.col("ts").max()).with_columns(
+                (pl.col("ts") + _LENGTH[window]).alias("last_seen")))  # fmt: skip
+        heard = pl.concat(parts).drop("ts").with_columns(pl.lit(None).alias(name) for name in HOST)
+        return _last("host", heard.select(_schema("host").names()).cast(_schema("host")))
 
     def _newest(self) -> tuple[str, datetime | None]:
         """Which windows tell, and the end of the newest."""

@@ -56,9 +56,10 @@ class HardEvents:
         *,
         rules: Callable[[], EventRules] = EventRules,
         lock: AbstractContextManager[Any] | None = None,
+        each_step: Callable[[], None] = lambda: None,
     ) -> None:
         self._consumer, self._incidents, self._publish, self._clock = consumer, incidents, publish, clock
-        self._new_rules = rules
+        self._new_rules, self._each_step = rules, each_step
         self._rules = rules()
         self._lock = lock or nullcontext()
         self._seen: OrderedDict[str, None] = OrderedDict()
@@ -68,6 +69,7 @@ class HardEvents:
     def step(self, timeout_s: float = 0.5) -> int:
         """Take what is there; gives how many new events. ``BusUnavailable``: call again later, nothing is lost."""
         self._settle()
+        self._each_step()
         received = self._consumer.poll(timeout_s)
         if not received:
             return 0

@@ -48,5 +48,5 @@ def window_of(row: Mapping[str, Any]) -> Window | None:
     since, until, ts = (t.astimezone(UTC) if isinstance(t, datetime) else None for t in times)
     if since is None or until is None or ts is None or row.get("scope") not in SCOPES:
         return None
-    texts = (str(row.get(k) or "") for k in ("maintenance_id", "cluster", "scope", "name"))
-    return Window(*texts, since, until, ts, str(row.get("why") or ""), str(row.get("who") or ""))
+    texts = {k: str(row.get(k) or "") for k in ("maintenance_id", "cluster", "scope", "name", "why", "who")}
+    return Window(**texts, since=since, until=until, ts=ts)

@@ -34,16 +34,18 @@ def availability(asked: Asked) -> Section:
     ), rows, "no GPU is known in this week")  # fmt: skip
     nodes = _node_hours(asked)
     owned, usable, blind = (sum(r[k] for r in rows) for k in ("owned_h", "usable_h", "blind_h"))
-    says, of = [], f"{value(owned)} GPU-hours"
+    says, of, watched = [], f"{value(owned)} GPU-hours", True
     if not owned:
         row = asked.period(0)
         extra = (asked.scale - 1) * (row.get("owned_d") or 0.0)
         owned, usable = (24 * ((row.get(k) or 0.0) + extra) for k in ("owned_d", "usable_d"))
         blind, of = 24 * (row.get("blind_d") or 0.0), f"{value(owned)} node-hours"
+        watched = row.get("blind_d") is not None
     if owned:
         low, high = usable / owned, (usable + blind) / owned
         told = share(low) if blind < owned * 5e-5 else f"{share(low)} to {share(high)}"
-        asked.headlines.append(Headline("Available", told, f"of {of} owned; the bounds are the time nobody saw"))
+        beside = f"of {of} owned; the bounds are the time nobody saw" if watched else f"of {of} owned, by records alone"
+        asked.headlines.append(Headline("Available", told, beside))
         says.append(f"{told} of {of} could be used. Time that nobody saw counts as lost in the lower bound only.")
     return Section("availability", "Availability", says, [gpus, nodes], [figure(_by_day(asked))] if rows else [])
 
@@ -158,7 +160,7 @@ def _time_words(
     median_d, median_r = detect.quantile(0.5), repair.quantile(0.5)
     asked.headlines.append(Headline(
         "Noticed, repaired", f"{value(median_d, 's')}, {value(median_r, 's')}",
-        f"medians; {detect.cases} of {row['failures']} were told, {row['open']} are still open",
+        f"medians; {detect.cases} of {row['failures']} were told by us, {row['open']} are still open",
     ))  # fmt: skip
     if row["failures"] > row["told"]:
         asked.unknown.append(f"{row['failures'] - row['told']} of {row['failures']} failures were told of by others only: "
@@ -223,6 +225,7 @@ def ahead(asked: Asked) -> Section:
     now = asked.period(0)
     nodes = (now.get("nodes") or 0) * asked.scale
     typical = _mean_repair_d(asked)
+    exposure = sum(r["node_days"] for r in rows) * asked.scale
     told = reckon.forecast([r["failures"] for r in rows], [r["node_days"] * asked.scale for r in rows],
                            nodes * _AHEAD_D, nodes, typical) if nodes else None  # fmt: skip
     if told is None:
@@ -230,9 +233,9 @@ def ahead(asked: Asked) -> Section:
     says = [
         f"Expected: {value(told.mean)} failures; 95 %: at most {told.failures_95}; 99 %: at most {told.failures_99}. "
         "So many parts cover a month without a delivery.",
-        "The rate has a gamma prior (Jeffreys), weeks are Poisson, the number ahead is negative binomial with shape "
-        f"½ + Y/φ and p = E/(E+h): Y = {told.failures_seen} failures, φ = {told.dispersion:.2f} (how far weeks scatter beyond "
-        f"chance), E node-days seen, h = {value(nodes * _AHEAD_D)} ahead.",
+        "Gamma prior (Jeffreys) and Poisson weeks: the number ahead is negative binomial with mean m = h·(Y + φ/2)/E and "
+        f"variance φ·m·(1 + m/(Y + φ/2)): Y = {told.failures_seen} failures in E = {value(exposure)} node-days, "
+        f"h = {value(nodes * _AHEAD_D)} ahead, φ = {told.dispersion:.2f} (how far weeks scatter beyond chance; at least 1).",
     ]
     if told.down_mean is not None and typical is not None:
         says.insert(1, f"Out at the same time: {value(told.down_mean)} nodes on average, 95 %: {told.down_95}, 99 %: "

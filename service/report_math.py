@@ -5,7 +5,6 @@ Pure: numbers in, numbers out.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -98,25 +97,40 @@ def forecast(
     """What ``counts`` of past weeks, each with its ``node_days``, foretell for ``ahead_node_days``.
 
     Failures a node-day have a gamma prior (Jeffreys: shape 1/2, rate 0) and are Poisson, so the number ahead is negative
-    binomial with shape 1/2 + Y/φ and probability E/(E+h): Y failures in E node-days were seen, h are ahead. φ, at least
-    1, is Pearson's dispersion of weeks and of blocks of four, the larger: clumps make it wide (quasi-likelihood).
-    ``nodes`` · rate · ``repair_d`` are out on average (Little's law); their number is Poisson given the rate.
+    binomial with shape Y + 1/2 and probability E/(E+h): Y failures in E node-days were seen, h are ahead. Where weeks
+    scatter more than that (φ > 1: Pearson's dispersion of weeks and of blocks of four, the larger) it has the variance
+    that goes with φ, φ·m·(1 + m/(Y + φ/2)) at mean m (quasi-likelihood); with φ = 1 that is the same law.
+    ``nodes`` · rate · ``repair_d`` are out on average (Little's law); their number scatters alike.
     """
     seen, exposure = int(sum(counts)), float(sum(node_days))
     if exposure <= 0 or ahead_node_days <= 0:
         return None
     phi = dispersion(counts, node_days)
-    shape = _PRIOR + seen / phi
-    p = exposure / (exposure + ahead_node_days)
-    most = [math.ceil(phi * _quantile(shape, p, q)) for q in (0.95, 0.99)]
-    down: list[int | None] = [None, None]
-    mean_down = None
+    ahead = _Ahead(_PRIOR * phi + seen, exposure, phi)
+    down: tuple[float | None, int | None, int | None] = (None, None, None)
     if repair_d is not None and repair_d > 0:
         held = nodes * repair_d
-        mean_down = shape * phi / exposure * held
-        down = [math.ceil(phi * _quantile(shape, exposure / (exposure + held), q)) for q in (0.95, 0.99)]
-    mean = shape * phi / exposure * ahead_node_days
-    return Forecast(mean, most[0], most[1], mean_down, down[0], down[1], phi, len(counts), seen)
+        down = (ahead.mean(held), ahead.most(held, 0.95), ahead.most(held, 0.99))
+    most = [ahead.most(ahead_node_days, q) for q in (0.95, 0.99)]
+    return Forecast(ahead.mean(ahead_node_days), most[0], most[1], *down, phi, len(counts), seen)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """A rate of ``seen`` failures in ``exposure`` node-days, whose counts scatter ``phi`` times as wide as Poisson's."""
+
+    seen: float
+    exposure: float
+    phi: float
+
+    def mean(self, node_days: float) -> float:
+        return self.seen / self.exposure * node_days
+
+    def most(self, node_days: float, q: float) -> int:
+        """The quantile of the negative binomial of that mean m and of variance φ·m + φ·m²/seen."""
+        mean = self.mean(node_days)
+        variance = self.phi * mean * (1.0 + mean / self.seen)
+        return _quantile(mean**2 / (variance - mean), mean / variance, q)
 
 
 def dispersion(counts: Sequence[int], node_days: Sequence[float]) -> float:

@@ -111,12 +111,11 @@ FROM attribution_now a LEFT JOIN (SELECT cluster, job_id, max(gpus) AS gpus FROM
 WHERE cluster = {cluster} AND verdict = 'infrastructure' AND phase = 'ended' AND a.end_ts >= {w0} AND a.end_ts < {w1}
 GROUP BY ALL ORDER BY gpu_hours_at_most DESC NULLS LAST, account, kind"""
 LEMONS: Final = """
-SELECT node_id, any_value(node) AS node, count(*) AS failures_90d,
+SELECT node_id, any_value(node) AS node, count(*) FILTER (began >= {q0}) AS failures_14w,
   count(*) FILTER (began >= {w1} - INTERVAL 28 DAY) AS failures_28d
-FROM failures({w1} - INTERVAL 90 DAY, {w1}) WHERE cluster = {cluster} GROUP BY node_id
-ORDER BY failures_90d DESC, node_id LIMIT 200"""
+FROM failures({h0}, {w1}) WHERE cluster = {cluster} GROUP BY node_id ORDER BY node_id"""
 REPAIRS: Final = """
-WITH history AS (FROM failures({q0}, {w1}) WHERE cluster = {cluster}),
+WITH history AS (FROM failures({h0}, {w1}) WHERE cluster = {cluster} AND began >= {q0}),
 done AS (
   SELECT 'logged repair' AS kind, cluster, node_id, ts, what FROM repair WHERE ts >= {q0} AND ts < {w1}
     AND cluster = {cluster}
@@ -132,7 +131,7 @@ SELECT kind, count(*) AS repairs,
   count(*) FILTER (ts <= {w1} - INTERVAL 28 DAY AND again <= ts + INTERVAL 28 DAY) AS again_28d
 FROM after GROUP BY kind ORDER BY kind"""
 CAME_BACK: Final = """
-WITH history AS (FROM failures({q0}, {w1}) WHERE cluster = {cluster})
+WITH history AS (FROM failures({h0}, {w1}) WHERE cluster = {cluster} AND began >= {q0})
 SELECT r.ts, coalesce(max(r.node), r.node_id) AS node, max(r.what) AS what, max(r.who) AS who, min(h.began) AS again,
   arg_min(h.cause, h.began) AS cause, (epoch(min(h.began)) - epoch(r.ts)) / 86400 AS after_d
 FROM repair r LEFT JOIN history h ON h.node_id = r.node_id AND h.began > r.ts AND h.began <= r.ts + INTERVAL 28 DAY
@@ -169,9 +168,10 @@ WITH there AS (
   FROM inventory WHERE cluster = {cluster} AND kind IN ('gpu', 'node') AND ts < {w1}
     AND coalesce(valid_until > {w1}, true)
   GROUP BY ALL),
-bad AS (SELECT node_id, count(*) AS failures FROM failures({q0}, {w1}) WHERE cluster = {cluster} GROUP BY ALL)
+bad AS (SELECT DISTINCT node_id FROM failures({h0}, {w1}) WHERE cluster = {cluster} AND began >= {q0})
 SELECT coalesce(g.model, 'unknown') AS gpu_model, coalesce(g.driver, n.driver, 'unknown') AS driver_version,
   coalesce(g.vbios, 'unknown') AS vbios_version, count(DISTINCT g.node_id) AS nodes, count(DISTINCT g.entity) AS gpus,
   count(DISTINCT bad.node_id) AS nodes_failed
 FROM there g LEFT JOIN there n ON n.kind = 'node' AND n.node_id = g.node_id LEFT JOIN bad ON bad.node_id = g.node_id
-WHERE g.kind = 'gpu' GROUP BY ALL ORDER BY gpus DESC, ALL LIMIT 20"""
+WHERE g.kind = 'gpu' GROUP BY ALL
+ORDER BY gpus DESC, gpu_model, driver_version, vbios_version LIMIT 20"""

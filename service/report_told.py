@@ -15,6 +15,7 @@ from graynode.service.report_week import Asked, Row, figure
 
 _EXACT: Final = "exact bounds (Clopper and Pearson), 95 %"
 _MOST: Final = 10
+_SHOWN: Final = 30
 _EARLY: Final = ("told, and no job ended by it", "told before the first job ended by it")
 
 
@@ -109,10 +110,10 @@ def sour(asked: Asked) -> Section:
     found = lemons.read(asked.queries, asked.cluster, asked.week.until)
     counts = {row["node_id"]: row for row in asked.rows(ask.LEMONS)}
     ranked = {row["node_id"]: row for row in found.ranking.nodes.to_dicts()}
-    rows = [counts[i] | _rank(ranked[i]) for i in counts if i in ranked]
-    shown = [row for row in rows if row["rank"] <= _MOST or row["probation_until"] is not None][:40]
+    chosen = [i for i, row in ranked.items() if row["rank"] <= _MOST or row["probation_until"] is not None]
+    shown = [counts[i] | _rank(ranked[i]) for i in chosen if i in counts][:_SHOWN]
     table = asked.table("lemons", "Likeliest to fail next, and on probation", ask.LEMONS, (
-        Column("node", "node"), Column("failures_28d", "failures in 28 days"), Column("failures_90d", "in 90 days"),
+        Column("node", "node"), Column("failures_28d", "failures in 28 days"), Column("failures_14w", "in 14 weeks"),
         Column("p_fault_7d", "fails within 7 days", "share", "graynode lemons (docs/lemons.md)"),
         Column("times_fleet", "times the fleet's rate", "", "graynode lemons"),
         Column("probation_until", "on probation until", "UTC", "graynode lemons"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -15,6 +16,7 @@ from graynode.service.config import Config
 
 Row = dict[str, Any]
 _WEEK: Final = timedelta(days=7)
+_CALL: Final = re.compile(r"(?:failures|node_time|gpu_hours)\(TIMESTAMPTZ '[^']+', TIMESTAMPTZ '[^']+'\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,7 @@ class Asked:
     headlines: list[Headline] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)
+    kept: dict[str, str] = field(default_factory=dict)
 
     def sql(self, template: str) -> str:
         """A statement of ``report_sql`` with the week's times in it."""
@@ -69,8 +72,14 @@ class Asked:
         return text
 
     def rows(self, template: str) -> list[Row]:
-        """Its answer."""
-        return self.queries.rows(self.sql(template))
+        """Its answer. Macros that several statements ask alike are asked once and kept."""
+        text = self.sql(template)
+        for call in dict.fromkeys(_CALL.findall(text)):
+            if call not in self.kept:
+                self.kept[call] = f"kept_{len(self.kept)}"
+                self.queries.keep(self.kept[call], f"FROM {call}")
+            text = text.replace(call, self.kept[call])
+        return self.queries.rows(text)
 
     def table(
         self, key: str, title: str, template: str, columns: tuple[Column, ...], rows: list[Row], empty: str = ""

@@ -26,9 +26,10 @@ from graynode.service.incident_bus import Publisher
 from graynode.service.process import serve_metrics
 from graynode.service.quiet import Place, Quiet
 from graynode.service.respond_book import Book
+from graynode.service.respond_config import make_routes, unrouted
 from graynode.service.respond_delivery import Delivery
 from graynode.service.respond_desk import Desk
-from graynode.service.respond_make import make_receivers, make_routes, unrouted
+from graynode.service.respond_make import make_receivers
 from graynode.service.respond_metrics import CanaryWatch
 from graynode.service.respond_picture import picture
 from graynode.service.respond_places import Places, from_lake

@@ -49,14 +49,14 @@ class Book:
     def read(cls, bus: Bus, now: datetime) -> Book:
         """All of it. ``BusUnavailable``: call again."""
         book = cls()
-        for revision in read_incidents(bus, _GROUP):
+        for revision in read_incidents(bus, f"{_GROUP}-incidents"):
             book.note(revision)
         book.stories = {
             identity: story
             for identity, story in book.stories.items()
             if (over := story.over_since()) is None or now - over <= OVER_KEPT
         }
-        rows = read_all(bus, ACTIONS, _GROUP, _actions)
+        rows = read_all(bus, ACTIONS, f"{_GROUP}-actions", _actions)
         for row in sorted((r for r in rows if r["incident_id"] in book.stories), key=_when):
             book.actions.setdefault(str(row["responder"]), []).append(row)
         return book

@@ -81,12 +81,12 @@ class Desk:
             self.ledger.note(row, over=over)
             if self.quiet is not None and row.get("outcome") == "done" and not over:
                 self.quiet.told({**story.latest, "state": "updated", "severity": _severity(story.ranks.get(revision))})
-        for identity, row in last_of(rows).items():
+        for identity, last in last_of(rows).items():
             story = book.stories[identity]
             if story.latest.get("state") != "resolved" and self.ledger.has(identity):
                 self.open[identity] = story.latest
-            if row.get("outcome") == "held":
-                self._hold_again(story.latest, row["ts"], now)
+            if last.get("outcome") == "held":
+                self._hold_again(story.latest, last["ts"], now)
 
     def _hold_again(self, incident: Incident, since: datetime, now: datetime) -> None:
         """It was held when the process ended: a digest that is due since then goes out now."""
@@ -132,7 +132,7 @@ class Desk:
     def errand(self, now: datetime) -> Errand | None:
         """What is due now beside new revisions: what was held first, then reminders."""
         for group in ("people", "quiet", "digest", "many"):
-            found = self._due(group, now)  # type: ignore[arg-type]  # the members of Group
+            found = self._due(group, now)
             if found is not None:
                 return found
         return self._reminder(now)

@@ -69,10 +69,10 @@ class Chat(Receiver, frozen=True, kw_only=True):
 class Route(Section, frozen=True, kw_only=True):
     """One line of the list: the first that fits decides, unless ``continue`` lets later ones add to it.
 
-    ``severity``, ``cause``, ``cluster``, ``partition``, ``rack`` and ``owner`` are patterns (``memory_*``), of which
-    one must fit; what is left out fits all. ``deliver``: page and ticket at once, digest in one message a day or an
-    hour; left out, the incident's severity says. ``quiet_hours`` (``22:00-07:00``) and ``quiet_days`` in ``timezone`` hold
-    what is no page until they are over; pages too with ``quiet_pages``.
+    ``severity``, ``cause``, ``cluster``, ``partition``, ``rack`` and ``owner`` are patterns (``memory_*``), one of
+    which must fit; what is left out fits all. ``deliver``: page and ticket at once, digest in one message a day or an
+    hour; left out, the incident's severity says. ``quiet_hours`` (``22:00-07:00``) and ``quiet_days`` in ``timezone``
+    hold what is no page until they are over; pages too with ``quiet_pages``.
     """
 
     receivers: Annotated[tuple[str, ...], Meta(min_length=1)]

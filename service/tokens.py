@@ -1,7 +1,7 @@
-"""Tokens of the HTTP API: a file of names, scopes, ends and SHA-256 hashes. A token itself is printed once and kept nowhere.
+"""Tokens of the HTTP API: a file of names, scopes, ends and SHA-256 hashes. A token is printed once and kept nowhere.
 
-A token has 256 random bits, so a plain hash is as good as a slow one: there is nothing to guess. The file is mode 600 and
-is replaced as a whole; ``serve`` reads it again when it changes, so a revoked token is refused from the next request on.
+A token has 256 random bits, so a plain hash is as good as a slow one: there is nothing to guess. The file is mode 600
+and is replaced as a whole; ``serve`` reads it again when it changes: what is revoked is refused at the next request.
 """
 
 from __future__ import annotations
@@ -159,7 +159,9 @@ def create(config: Config, name: str, scope: str, for_: str = "", now: datetime 
     ends = moment + _length(for_) if for_ else None
     made = Tokens(config.serve.tokens_file).create(name, scope, ends, moment)
     until = f"until {ends:%Y-%m-%d %H:%M} UTC" if ends else "until it is revoked"
-    print(f"token {name}, scope {scope}, {until}; it is shown this once, {config.serve.tokens_file} keeps its hash only:")
+    print(
+        f"token {name}, scope {scope}, {until}; it is shown this once, {config.serve.tokens_file} keeps its hash only:"
+    )
     print(made)
     return 0
 

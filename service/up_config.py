@@ -13,8 +13,11 @@ from typing import Any, Final
 
 from graynode.collectors.identity import NoIdentity, Roots, resolve
 from graynode.service.config import Config, load
+from graynode.service.tokens import Tokens
 
 CLUSTER: Final = "demo"
+_NAME: Final = "graynode-up"
+"""Signs what is said through the pages that the printed link opens."""
 _DRIVER: Final = Path("/proc/driver/nvidia/version")
 
 
@@ -28,6 +31,7 @@ class Demo:
     secret: str
     receiver_port: int
     has_gpu: bool
+    token: str = ""
 
     @property
     def nodes(self) -> int:
@@ -38,6 +42,11 @@ class Demo:
     def logs(self) -> Path:
         """Where the roles' logs go."""
         return self.data / "logs"
+
+    @property
+    def link(self) -> str:
+        """Where a browser finds the pages; what stands behind ``#`` is not sent with the request."""
+        return f"http://{self.config.serve.listen}/#token={self.token}"
 
     @property
     def history_done(self) -> Path:
@@ -76,9 +85,10 @@ def prepare(
         secret_file.write_text("whsec_" + base64.b64encode(secrets.token_bytes(32)).decode() + "\n")
         text = _toml(data, has_gpu, nodes, seed, faults, start, _free_port())
         file.write_text(text.replace("[agent]\n", f"[agent]\n{_own_id(data, roots)}"))
+    _add_serve(file, data)
     config = load(file, env={})
     port = int(config.respond.webhooks["screen"].url.rsplit(":", 1)[1].split("/")[0])
-    return Demo(data, file, config, secret_file.read_text().strip(), port, has_gpu)
+    return Demo(data, file, config, secret_file.read_text().strip(), port, has_gpu, _token(data, config))
 
 
 def _toml(data: Path, has_gpu: bool, nodes: int, seed: int, faults: Path | None, start: datetime, port: int) -> str:
@@ -123,6 +133,29 @@ nodes = {nodes}
 seed = {seed}
 start = "{start.isoformat()}"
 {chosen}"""
+
+
+def _add_serve(file: Path, data: Path) -> None:
+    """The table ``[serve]``, also of a folder that an earlier version has made."""
+    text = file.read_text()
+    if "\n[serve]\n" not in text:
+        tokens = _quoted(data / "serve-tokens.json")
+        file.write_text(f'{text}\n[serve]\nlisten = "127.0.0.1:{_free_port()}"\ntokens_file = {tokens}\nsql = true\n')
+
+
+def _token(data: Path, config: Config) -> str:
+    """This folder's own token, so that the link of an earlier run still opens the pages."""
+    kept, tokens, now = data / "serve.token", Tokens(config.serve.tokens_file), datetime.now(UTC)
+    if kept.exists():
+        token = kept.read_text().strip()
+        if tokens.find(token, now):
+            return token
+    if tokens.named(_NAME, now):
+        tokens.revoke(_NAME)
+    made = tokens.create(_NAME, "act", None, now)
+    kept.touch(mode=0o600)
+    kept.write_text(made + "\n")
+    return made
 
 
 def _own_id(data: Path, roots: Roots | None) -> str:

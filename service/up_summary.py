@@ -43,6 +43,11 @@ def summary(incidents: list[Incident], demo: Demo) -> RenderableType:
     return Group(head, Padding(table, (0, 0, 1, 0)), _next(demo, ordered[0]))
 
 
+def look(demo: Demo) -> Text:
+    """The link to the pages, whole on its line: it is to be clicked or copied. It lets in whoever has it."""
+    return Text(f"Look at it in a browser on this machine: {demo.link}", style="bold", no_wrap=True, overflow="ignore")
+
+
 def _why(incident: Incident) -> str:
     """The first thing that was seen, in the detector's words."""
     evidence = incident.get("evidence")

@@ -130,9 +130,7 @@ def _advice(job: Mapping[str, Any], side: str, held: Mapping[str, str]) -> str |
     if job["resume_s"] is not None:
         return f"it runs again since {job['resume_s'] / 60.0:.0f} min after; nothing to do"
     if side == "machine":
-        avoid = (
-            f"; leave out {', '.join(bad)}, which {'has' if len(bad) == 1 else 'have'} an open incident" if bad else ""
-        )
+        avoid = f"; leave out {', '.join(bad)}, of which an incident is open" if bad else ""
         return f"start it again as it is, from the last checkpoint{avoid}"
     if side == "code":
         return str(job["action"] or "mend it before it is started again: the same would happen on any machine")

@@ -165,3 +165,22 @@ def shared_metrics_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """The same for servers that many tests ask and none changes: they run until the session's end."""
     with _metrics_servers(tmp_path_factory) as make:
         yield make
+
+
+@pytest.fixture
+def new_alertmanager(tmp_path: Path) -> Iterator[Callable[..., Any]]:
+    """Makes real Alertmanagers (``alert_rig``) that are stopped at the end; the test starts them."""
+    import alert_rig
+
+    made: list[Any] = []
+
+    def make(receiver: Any, **options: Any) -> Any:
+        try:
+            made.append(alert_rig.Alertmanager(tmp_path / f"alertmanager{len(made)}", receiver, **options))
+        except alert_rig.CannotRun as error:
+            cannot_run("telling a real Alertmanager", str(error))
+        return made[-1]
+
+    yield make
+    for server in made:
+        server.stop()

@@ -25,7 +25,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows and the statement that gives them again on the same lake, in the same order, but for reckoned columns."""
+    """Rows, and the statement among whose rows they are found again on the same lake, but for reckoned columns."""
 
     key: str
     title: str

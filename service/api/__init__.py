@@ -1,1 +1,1 @@
-"""The HTTP API: what the lake knows, for dashboards and pages. ``app.create_app`` makes it, ``service/serve.py`` runs it."""
+"""The HTTP API: what the lake knows, for dashboards and pages (docs/api.md). ``app.create_app`` makes it."""

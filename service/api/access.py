@@ -1,13 +1,14 @@
 """Who asks, and whether they may. Every route denies unless it says ``opt={"public": True}``.
 
-A caller shows a token (``Authorization: Bearer …``) or the session cookie that ``POST /session`` gave for one. A session
-is no row anywhere: its cookie names the token and an end, and a key of the tokens' folder signs it, so it survives a
-restart and ends with its token. A change by cookie needs the session's CSRF token in a header as well; a change by bearer
-token does not, for no browser sends that by itself.
+A caller shows a token (``Authorization: Bearer …``) or the session cookie that ``POST /session`` gave for one. A
+session is no row anywhere: its cookie names the token and an end, and a key in the tokens' folder signs it, so it
+survives a restart and ends with its token. A change by cookie needs the session's CSRF token in a header as well; one
+by bearer token does not, for no browser sends that by itself.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import os
@@ -122,17 +123,19 @@ def _unknown(detail: str) -> Problem:
 
 
 def _read_key(path: Path) -> bytes:
-    """The key of the file, made where there is none; two that start at once agree on the first."""
-    try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except FileExistsError:
-        key = path.read_bytes()
-        if len(key) < hashlib.sha256().digest_size:
-            raise ConfigError(f"{path}: is no key; remove it, and sessions begin anew") from None
-        return key
-    with os.fdopen(fd, "wb") as sink:
-        key = secrets.token_bytes(32)
-        sink.write(key)
+    """The key of the file, made where there is none; of two that start at once one makes it and both read it."""
+    if not path.exists():
+        new = path.with_name(f"{path.name}.{os.getpid()}.new")
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as sink:
+            sink.write(secrets.token_bytes(32))
+        with contextlib.suppress(FileExistsError):
+            path.hardlink_to(new)
+        new.unlink()
+    if path.stat().st_mode & 0o077:
+        raise ConfigError(f"{path}: others can read it; chmod 600 {path}")
+    key = path.read_bytes()
+    if len(key) < hashlib.sha256().digest_size:
+        raise ConfigError(f"{path}: is no key; remove it, and sessions begin anew")
     return key
 
 
@@ -148,8 +151,10 @@ def guard(connection: Connection, handler: BaseRouteHandler) -> None:
     changes = connection.scope.get("method", "GET") not in _SAFE
     if handler.opt.get("scope", "act" if changes else "read") == "act" and not caller.may_act:
         raise Problem(403, f"token {caller.name} may read; this needs a token of scope act")
-    if changes and caller.csrf and not hmac.compare_digest(
-        _bytes(connection.headers.get(CSRF_HEADER, "")), caller.csrf.encode()
+    if (
+        changes
+        and caller.csrf
+        and not hmac.compare_digest(_bytes(connection.headers.get(CSRF_HEADER, "")), caller.csrf.encode())
     ):
         raise Problem(403, f"a change by a session needs its CSRF token in the header {CSRF_HEADER}")
     connection.scope["user"] = caller

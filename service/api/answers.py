@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
@@ -19,22 +19,24 @@ _ENCODE: Final = msgspec.json.Encoder(enc_hook=str).encode
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Rows of a list. ``next`` is the cursor of the following page, none at the end; ``notes`` are for a person."""
+    """Rows of a list. ``next`` is the cursor of the following page, none at the end; ``notes`` are for a person;
+    ``about`` stands beside the rows and holds for all of them."""
 
     rows: Sequence[Mapping[str, Any]]
     at: datetime | None = None
     next: str | None = None
     notes: Sequence[str] = ()
+    about: Mapping[str, Any] = field(default_factory=dict)
 
 
 def page(found: Page) -> Response[bytes]:
     """A list as JSON. Its ``ETag`` covers the rows, not ``at``: the same rows a minute later are the same answer."""
     rows = _ENCODE(list(found.rows))
-    rest: dict[str, Any] = {"next": found.next, "at": found.at}
+    rest: dict[str, Any] = {"next": found.next, "at": found.at, **found.about}
     if found.notes:
         rest["notes"] = list(found.notes)
     tail = _ENCODE(rest)
-    return json(b'{"rows":' + rows + b"," + tail[1:], tag(rows, found.next, found.notes))
+    return json(b'{"rows":' + rows + b"," + tail[1:], tag(rows, found.next, found.notes, found.about))
 
 
 def one(row: Mapping[str, Any]) -> Response[bytes]:

@@ -18,6 +18,7 @@ from litestar.types import ControllerRouterHandler
 
 from graynode.service.api import (
     acts,
+    band,
     docs,
     fleet,
     health,
@@ -44,7 +45,7 @@ from graynode.service.tokens import Tokens
 LARGEST_BODY: Final = 64 * 1024
 """Nothing that is sent here is larger than a page of text."""
 _PARTS: Final = (
-    health, fleet, nodes, incidents, jobs, money, reliability, series, acts, sessions, stream, metrics, sql, docs,
+    health, fleet, nodes, incidents, band, jobs, money, reliability, series, acts, sessions, stream, metrics, sql, docs,
 )  # fmt: skip
 ROUTES: Final[Sequence[ControllerRouterHandler]] = tuple(route for part in _PARTS for route in part.ROUTES)
 
@@ -70,7 +71,9 @@ def create_app(served: Served, routes: Sequence[Any] | None = None) -> Litestar:
         request_max_body_size=LARGEST_BODY,
         state=State({"served": served, "gate": gate, "feed": feed, "desk": desk, "own": own}),
         lifespan=[_looking(feed, desk)],
-        openapi_config=OpenAPIConfig("graynode", version("graynode"), enabled_endpoints=set(), use_handler_docstrings=True),
+        openapi_config=OpenAPIConfig(
+            "graynode", version("graynode"), enabled_endpoints=set(), use_handler_docstrings=True
+        ),
         debug=False,
         pdb_on_exception=False,
         logging_config=None,

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 from litestar import Request
 from litestar.datastructures import State
 from litestar.di import Provide
-from litestar.params import Parameter
+from litestar.params import Parameter, QueryParameter
 
 from graynode.service.api.access import Caller
 from graynode.service.api.paging import USUAL, Paging, limit_of
@@ -17,7 +17,7 @@ from graynode.service.api.state import Served
 
 _DAY: Final = timedelta(days=1)
 Text = Annotated[str, Parameter(max_length=500)]
-StateIs = Annotated[str, Parameter(query="state", max_length=50, description="only those in this state")]
+StateIs = Annotated[str, QueryParameter(name="state", max_length=50, description="only those in this state")]
 """``state`` is a reserved name of a handler's parameter."""
 
 
@@ -35,17 +35,17 @@ def caller_of(request: Request[Any, Any, Any]) -> Caller:
 
 def span_of(
     state: State,
-    from_: Annotated[str, Parameter(query="from", max_length=100, description="ISO 8601, epoch, or now-6h")] = "",
-    to: Annotated[str, Parameter(query="to", max_length=100, description="the same; default now")] = "",
-    step: Annotated[str, Parameter(query="step", max_length=20, description="seconds, or 30s, 5m, 1h")] = "",
+    from_: Annotated[str, QueryParameter(name="from", max_length=100, description="ISO 8601, epoch, or now-6h")] = "",
+    to: Annotated[str, QueryParameter(name="to", max_length=100, description="the same; default now")] = "",
+    step: Annotated[str, QueryParameter(name="step", max_length=20, description="seconds, or 30s, 5m, 1h")] = "",
 ) -> Span:
     """The range asked for: the last day where none is named."""
     return span(from_, to, step, state.served.clock(), _DAY)
 
 
 def paging_of(
-    limit: Annotated[int, Parameter(query="limit", description="rows of a page, at most 5,000")] = USUAL,
-    cursor: Annotated[str, Parameter(query="cursor", description="next of the page before")] = "",
+    limit: Annotated[int, QueryParameter(name="limit", description="rows of a page, at most 5,000")] = USUAL,
+    cursor: Annotated[str, QueryParameter(name="cursor", max_length=2000, description="next of the page before")] = "",
 ) -> Paging:
     """The page asked for."""
     return Paging(limit_of(limit), cursor)

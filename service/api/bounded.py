@@ -15,10 +15,10 @@ from graynode.pipeline.queries import Files, Queries, QueryError
 from graynode.service.api.problems import Problem, shown
 from graynode.service.config import ConfigError
 
-_AT_ONCE: Final = 4
+AT_ONCE: Final = 4
 """Questions that run at a time: DuckDB uses its threads for each, more would only wait for the cores inside of it."""
-_WAIT_S: Final = 10.0
 _TRIES: Final = 3
+_END_S: Final = 5.0
 _GONE: Final = ("No such file", "No files found", "not found", "could not open")
 """How a read fails when a compaction took a file between naming and reading it."""
 
@@ -27,29 +27,49 @@ class Bounded(Queries):
     """``Queries`` whose answers (``rows``, ``arrow``, ``frame``) come within ``deadline_s`` or are ``Problem`` 504."""
 
     def __init__(
-        self, lake: Files, *, memory_limit: str = "2GB", threads: int = 2, spill: bool = True, deadline_s: float = 10.0
-    ) -> None:
-        """As ``Queries``."""
-        super().__init__(lake, memory_limit=memory_limit, threads=threads, spill=spill)
-        self._deadline_s = deadline_s
-        self._turns = threading.BoundedSemaphore(_AT_ONCE)
+        self, lake: Files, *, memory_limit: str = "2GB", threads: int = 2, deadline_s: float = 10.0,
+        at_once: int = AT_ONCE, wait_s: float = 10.0,
+    ) -> None:  # fmt: skip
+        """As ``Queries``; who waits longer than ``wait_s`` for a turn is told 503."""
+        super().__init__(lake, memory_limit=memory_limit, threads=threads)
+        self._deadline_s, self._wait_s = deadline_s, wait_s
+        self._at_once = at_once
+        self._turns = threading.BoundedSemaphore(at_once)
+        self._running: set[duckdb.DuckDBPyConnection] = set()
+        self._closed = False
 
     def arrow(self, sql: str) -> pa.Table:
         """The answer as an Arrow table. A lake that is being compacted is asked again: its views are made anew."""
-        if not self._turns.acquire(timeout=_WAIT_S):
+        if not self._turns.acquire(timeout=self._wait_s):
             raise Problem(503, "too many questions at a time; ask again", {"Retry-After": "5"})
         try:
             for left in range(_TRIES - 1, -1, -1):
+                if self._closed:
+                    raise Problem(503, "graynode serve is about to end")
                 cursor = self.cursor()
+                self._running.add(cursor)
                 try:
                     with cursor, deadline(cursor, self._deadline_s):
                         return self.ask(sql, cursor).to_arrow_table()
                 except (QueryError, duckdb.IOException) as error:
                     if not left or not any(word in str(error) for word in _GONE):
                         raise
+                finally:
+                    self._running.discard(cursor)
         finally:
             self._turns.release()
         raise AssertionError("unreachable")
+
+    def close(self) -> None:
+        """Break off what runs, then let the database go: it refuses to be closed while it is asked."""
+        self._closed = True
+        for cursor in list(self._running):
+            with contextlib.suppress(duckdb.Error):
+                cursor.interrupt()
+        for _ in range(self._at_once):
+            self._turns.acquire(timeout=_END_S)
+        with contextlib.suppress(duckdb.Error):
+            super().close()
 
 
 @contextlib.contextmanager

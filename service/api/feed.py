@@ -1,7 +1,7 @@
 """What changes, as it changes: one looker for all listeners. ``stream`` tells it as server-sent events.
 
-An event's id says where in the data it stands (newest incident told, version of the fleet), not where in this process: a
-listener that comes back to another process goes on from there. What the looker cannot know is told twice rather than
+An event's id says where in the data it stands (newest incident told, version of the fleet), not where in this process:
+a listener that comes back to another process goes on from there. What the looker cannot know is told twice rather than
 never: a revision that landed within ``_OVERLAP`` before the id is told again, and says so by its id and revision.
 """
 
@@ -27,8 +27,8 @@ _OVERLAP: Final = timedelta(minutes=5)
 _MOST: Final = 500
 """Changes kept for listeners that are slow; whoever is further behind is told to load the page anew."""
 _ID: Final = re.compile(r"([0-9]{1,19})\.([0-9a-f]{1,64})")
-_COLUMNS: Final = """incident_id, revision, state, severity, cause, cluster, node_id, node, gpu_uuid, link, title, since,
-  coalesce(opened_ts, since, ts) AS opened_ts, resolved_ts, ts"""
+_COLUMNS: Final = """incident_id, revision, state, severity, cause, cluster, node_id, node, gpu_uuid, link, title,
+  since, coalesce(opened_ts, since, ts) AS opened_ts, resolved_ts, ts"""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 

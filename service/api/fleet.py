@@ -13,7 +13,7 @@ from graynode.detectors.exact_bounds import poisson_rate
 from graynode.pipeline.queries import quoted
 from graynode.service.api.answers import Page, Row, page
 from graynode.service.api.metrics import GPU_STATES, NODE_STATES
-from graynode.service.api.spans import POINTS, Span, sql_time
+from graynode.service.api.spans import POINTS, Span, sql_time, whole_hour
 from graynode.service.api.state import Served
 
 _KEPT_S: Final = 60.0
@@ -29,7 +29,7 @@ def stretch(served: Served, span: Span) -> Span:
     """The range asked for; where none was, the last week of data, to the whole hour, so that answers can be kept."""
     if span.said:
         return span
-    until = served.at().replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
+    until = whole_hour(served.at()) + timedelta(hours=1)
     return Span(until - _USUAL, until, span.step_s, said=False)
 
 
@@ -84,12 +84,12 @@ class _Time:
 
 def _over(served: Served, span: Span) -> Row:
     cluster = quoted(served.cluster())
-    time = served.rows(
+    time = served.reckoned(
         "SELECT coalesce(sum(owned_s), 0) AS owned_s, coalesce(sum(usable_s), 0) AS usable_s, "  # noqa: S608 (quoted)
         "coalesce(sum(out_s), 0) AS out_s, sum(blind_s) AS blind_s "
         f"FROM node_time({span.sql}) WHERE cluster = {cluster}"
     )[0]
-    failed = served.rows(
+    failed = served.reckoned(
         "SELECT count(*) AS n, avg(seconds_to_repair) AS repair_s, avg(seconds_to_detect) AS detect_s, "  # noqa: S608
         "count(seconds_to_repair) AS repaired, sum(gpu_hours_lost) AS gpu_hours_lost "
         f"FROM failures({span.sql}) WHERE cluster = {cluster}"
@@ -155,10 +155,14 @@ def _alarms(served: Served, span: Span, time: _Time) -> Row:
 def read_history(served: Served, span: Span) -> Page:
     """The fleet over time: GPUs seen, use, power, and incidents that were open, a row a step of whole hours."""
     over = stretch(served, span)
-    hours = max(1, round((over.step_s or 0) / _HOUR_S), -(-int((over.until - over.since).total_seconds()) // (_HOUR_S * POINTS)))
+    hours = max(
+        1, round((over.step_s or 0) / _HOUR_S), -(-int((over.until - over.since).total_seconds()) // (_HOUR_S * POINTS))
+    )
     words = {"span": over.sql, "cluster": quoted(served.cluster()), "step": f"INTERVAL {hours} HOUR"}
     words |= {"since": sql_time(over.since), "until": sql_time(over.until)}
-    rows = served.kept.get(f"history {over.sql} {hours}", _KEPT_S, lambda: served.rows(_HISTORY.format(**words)), stale_s=_STALE_S)
+    rows = served.kept.get(
+        f"history {over.sql} {hours}", _KEPT_S, lambda: served.rows(_HISTORY.format(**words)), stale_s=_STALE_S
+    )
     return Page(rows, served.at(), notes=over.notes)
 
 
@@ -172,7 +176,8 @@ WITH of_hours AS (
   FROM fleet_1h({span}) WHERE cluster = {cluster} GROUP BY ALL),
 used AS (
   SELECT t, max(gpus)::INTEGER AS gpus, sum(gpu_hours) AS gpu_hours, sum(job_gpu_hours) AS job_gpu_hours,
-    sum(util) / nullif(sum(util_h), 0) AS gpu_util_percent, avg(power_w) AS power_w, sum(energy_mj) / 3.6e9 AS energy_kwh
+    sum(util) / nullif(sum(util_h), 0) AS gpu_util_percent, avg(power_w) AS power_w,
+    sum(energy_mj) / 3.6e9 AS energy_kwh
   FROM of_hours GROUP BY t),
 told AS (
   SELECT severity, coalesce(opened_ts, since, ts) AS opened, resolved_ts FROM incident_now

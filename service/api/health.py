@@ -43,7 +43,9 @@ def read_health(served: Served) -> Page:
     return Page(rows, clock)
 
 
-def _row(part: str, state: str, last: datetime | None, clock: datetime, detail: str = "", value: float | None = None) -> Row:
+def _row(
+    part: str, state: str, last: datetime | None, clock: datetime, detail: str = "", value: float | None = None
+) -> Row:
     age = None if last is None else max((clock - last).total_seconds(), 0.0)
     return {"part": part, "state": state, "last": last, "age_s": age, "value": value, "detail": detail}
 
@@ -69,12 +71,15 @@ def _lake(served: Served, clock: datetime) -> Iterator[Row]:
     )
     if done:
         said = f"{done[0]['late_machines']} machines had not closed their windows" if done[0]["late_machines"] else ""
-        yield _row("detection rounds", _late("rounds", done[0]["ts"], clock), done[0]["ts"], clock, said, done[0]["seconds"])
+        yield _row(
+            "detection rounds", _late("rounds", done[0]["ts"], clock), done[0]["ts"], clock, said, done[0]["seconds"]
+        )
     else:
         yield _row("detection rounds", "unknown", None, clock, "none in a day")
     for row in served.rows(
         "SELECT responder, max(ts) AS ts, arg_max(outcome, ts) AS outcome, arg_max(reason, ts) AS reason, "  # noqa: S608
-        f"count(*) FILTER (outcome = 'failed') AS failed FROM action WHERE cluster = {cluster} AND ts >= {day} GROUP BY 1"
+        "count(*) FILTER (outcome = 'failed') AS failed FROM action "
+        f"WHERE cluster = {cluster} AND ts >= {day} GROUP BY 1"
     ):
         state = "failing" if row["outcome"] == "failed" else "ok"
         yield _row(f"responder {row['responder']}", state, row["ts"], clock, str(row["reason"] or ""), row["failed"])

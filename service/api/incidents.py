@@ -14,11 +14,11 @@ from graynode.pipeline.queries import quoted
 from graynode.pipeline.schema import CAUSES, SEVERITIES
 from graynode.service.api.answers import Page, Row, one, page
 from graynode.service.api.asked import StateIs, Text
-from graynode.service.api.nodes import one_node
 from graynode.service.api.paging import Paging, page_rows, page_sql
 from graynode.service.api.problems import Problem, shown
 from graynode.service.api.spans import Span, sql_time
 from graynode.service.api.state import Served
+from graynode.service.said import said
 
 STATES: Final = ("open", "resolved", "all")
 _PREFIX: Final = re.compile(r"[0-9a-f-]{4,36}")
@@ -30,8 +30,8 @@ IncidentId = Annotated[str, Parameter(max_length=36, description="its id, or the
 
 
 def read_incidents(
-    served: Served, paging: Paging, span: Span | None = None, *, state: str = "open", severity: str = "", cause: str = "",
-    node: str = "",
+    served: Served, paging: Paging, span: Span | None = None, *, state: str = "open", severity: str = "",
+    cause: str = "", node: str = "",
 ) -> Page:  # fmt: skip
     """Incidents in their latest revision, newest first; with a ``span``, those that were open within it."""
     _one_of("state", state, STATES)
@@ -82,31 +82,21 @@ def revisions_of(served: Served, incident_id: str) -> list[Row]:
 
 
 def read_incident(served: Served, incident_id: str) -> Row:
-    """One incident with its evidence, what people said of it, and what was done."""
+    """One incident with its evidence; ``said``: what people said of it and who was told, in order of time."""
     revisions = revisions_of(served, incident_id)
     found = revisions[-1]
     id_, node_id = quoted(str(found["incident_id"])), quoted(str(found["node_id"]))
-    said = served.rows(
-        f"SELECT 'label' AS what, ts, who, verdict, why FROM label WHERE incident_id = {id_} "  # noqa: S608 (quoted)
-        f"UNION ALL SELECT 'ack', ts, who, NULL, why FROM ack WHERE incident_id = {id_} "
-        f"UNION ALL SELECT 'repair', ts, who, NULL, what FROM repair WHERE incident_id = {id_} ORDER BY ts"
-    )
+    verdict = served.rows(f"SELECT verdict FROM label_now WHERE incident_id = {id_} ORDER BY ts DESC LIMIT 1")  # noqa: S608
     muted = served.rows(
         f'SELECT ts, "until", who, why FROM mute_now WHERE node_id = {node_id} AND "until" > ts '  # noqa: S608 (quoted)
         f'AND "until" > {sql_time(served.clock())} AND cluster = {quoted(served.cluster())}'
     )
-    done = served.rows(
-        "SELECT ts, revision, responder, kind, outcome, reason, who, attempts FROM action "  # noqa: S608 (quoted)
-        f"WHERE incident_id = {id_} ORDER BY ts DESC LIMIT 100"
-    )
-    verdicts = [row["verdict"] for row in said if row["what"] == "label"]
     return {
         **found,
         "revisions": len(revisions),
-        "verdict": verdicts[-1] if verdicts else None,
-        "said": said,
+        "verdict": verdict[0]["verdict"] if verdict else None,
+        "said": said(served.rows, found),
         "muted": muted[0] if muted else None,
-        "actions": done,
         "at": served.at(),
     }
 
@@ -119,7 +109,14 @@ def read_revisions(served: Served, incident_id: str) -> Page:
 
 
 def read_findings(
-    served: Served, paging: Paging, span: Span, *, node: str = "", detector: str = "", cause: str = "", incident: str = ""
+    served: Served,
+    paging: Paging,
+    span: Span,
+    *,
+    node: str = "",
+    detector: str = "",
+    cause: str = "",
+    incident: str = "",
 ) -> Page:
     """Findings of a range, newest first; those of an incident by its id."""
     where = [f"cluster = {quoted(served.cluster())}", "finding_id IS NOT NULL"]
@@ -162,7 +159,13 @@ def evidence_of(row: Row) -> list[dict[str, Any]]:
 
 @get("/api/v1/incidents", sync_to_thread=True)
 def incidents(
-    served: Served, paging: Paging, span: Span, state_: StateIs = "open", severity: Text = "", cause: Text = "", node: Text = ""
+    served: Served,
+    paging: Paging,
+    span: Span,
+    state_: StateIs = "open",
+    severity: Text = "",
+    cause: Text = "",
+    node: Text = "",
 ) -> Response[bytes]:
     """Incidents, newest first: open ones, or with state=resolved|all. from and to: those open within that range."""
     said = span if span.said else None
@@ -183,7 +186,13 @@ def revisions(served: Served, incident_id: IncidentId) -> Response[bytes]:
 
 @get("/api/v1/findings", sync_to_thread=True)
 def findings(
-    served: Served, paging: Paging, span: Span, node: Text = "", detector: Text = "", cause: Text = "", incident: Text = ""
+    served: Served,
+    paging: Paging,
+    span: Span,
+    node: Text = "",
+    detector: Text = "",
+    cause: Text = "",
+    incident: Text = "",
 ) -> Response[bytes]:
     """Findings of detectors, newest first."""
     return page(read_findings(served, paging, span, node=node, detector=detector, cause=cause, incident=incident))

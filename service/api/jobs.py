@@ -17,7 +17,7 @@ from graynode.service.api.asked import StateIs, Text
 from graynode.service.api.bounded import lake_problems
 from graynode.service.api.paging import Paging, page_rows, page_sql
 from graynode.service.api.problems import Problem, shown
-from graynode.service.api.spans import Span, sql_time
+from graynode.service.api.spans import Span, sql_time, whole_hour
 from graynode.service.api.state import Served
 from graynode.service.explain_job import told_of
 
@@ -80,7 +80,7 @@ def read_job(served: Served, job_id: str) -> Row:
     found = _flat(rows[0]) if rows else {"cluster": cluster, "job_id": id_}
     since, until = _stretch(served, found)
     with lake_problems():
-        spent = cost_jobs.read(served.queries, served.config, since=since, until=until, job_id=id_)
+        spent = cost_jobs.read(served.reports, served.config, since=since, until=until, job_id=id_)
     return {**found, "attribution": told, "timeline": spent["rows"], "owed": spent["owed"], "at": served.at()}
 
 
@@ -101,15 +101,14 @@ def _stretch(served: Served, found: Row) -> tuple[Any, Any]:
     begin = found.get("queued_ts") or found.get("allocated_ts") or found.get("end_ts") or at
     end = found.get("end_ts") or at
     hour = timedelta(hours=1)
-    floor = {"minute": 0, "second": 0, "microsecond": 0}
-    return begin.replace(**floor) - hour, max(end, begin).replace(**floor) + hour
+    return whole_hour(begin) - hour, whole_hour(max(end, begin)) + hour
 
 
 def read_user(served: Served, user: str, span: Span) -> Row:
     """One user's timeline: incidents and jobs of their own, what they cost, what was lost and who owes it."""
     over = span if span.said else Span(served.at() - _WEEK, served.at())
     with lake_problems():
-        told = user_view.read(served.queries, served.config, user, since=over.since, until=over.until)
+        told = user_view.read(served.reports, served.config, user, since=over.since, until=over.until)
     return {**told, "next": None, "at": served.at()}
 
 
@@ -118,7 +117,13 @@ def read_user(served: Served, user: str, span: Span) -> Row:
 
 @get("/api/v1/jobs", sync_to_thread=True)
 def jobs(
-    served: Served, paging: Paging, span: Span, user: Text = "", node: Text = "", state_: StateIs = "all", partition: Text = ""
+    served: Served,
+    paging: Paging,
+    span: Span,
+    user: Text = "",
+    node: Text = "",
+    state_: StateIs = "all",
+    partition: Text = "",
 ) -> Response[bytes]:
     """Jobs of a range (the last week where none is named), newest first."""
     return page(read_jobs(served, paging, span, user=user, node=node, state=state_, partition=partition))

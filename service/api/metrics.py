@@ -1,4 +1,4 @@
-"""``/metrics`` for Prometheus: the fleet, open incidents, and this server's own health. Names as its guide wants them."""
+"""``/metrics`` for Prometheus: the fleet, open incidents, and this server's own health."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from collections.abc import Iterable, Iterator
 from importlib.metadata import version
 from typing import Any, Final
 
+import polars as pl
 from litestar import Request, Response, get
+from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
-import polars as pl
-
 from graynode.pipeline.queries import quoted
 from graynode.service.api.problems import Problem
 from graynode.service.api.state import Served
 
 _KEPT_S: Final = 15.0
+_STALE_S: Final = 120.0
 _BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5, 5.0, 10.0)
 NODE_STATES: Final = ("healthy", "suspect", "quarantined", "in_repair", "probation", "unknown")
 GPU_STATES: Final = ("healthy", "suspect", "lost", "unknown")
@@ -32,11 +33,14 @@ class Own:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter(
-            "graynode_http_requests", "Requests answered, by route.", ("route", "method", "status"), registry=self.registry
+            "graynode_http_requests",
+            "Requests answered, by route.",
+            ("route", "method", "status"),
+            registry=self.registry,
         )
         self.seconds = Histogram(
-            "graynode_http_request_duration_seconds", "Time from request to the end of its answer, by route.", ("route",),
-            buckets=_BUCKETS, registry=self.registry,
+            "graynode_http_request_duration_seconds", "Time from request to the end of its answer, by route.",
+            ("route",), buckets=_BUCKETS, registry=self.registry,
         )  # fmt: skip
         self.streams = Gauge("graynode_http_streams", "Listeners of the event stream.", registry=self.registry)
 
@@ -49,7 +53,7 @@ class Measured:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One exchange."""
-        if scope["type"] != "http":
+        if scope["type"] != ScopeType.HTTP:
             await self._app(scope, receive, send)
             return
         began, status = time.perf_counter(), 0
@@ -97,7 +101,7 @@ class OfFleet(Collector):
             yield _one("graynode_data_age_seconds", "Since the end of the newest window in the lake.",
                        max((clock - now.at).total_seconds(), 0.0))  # fmt: skip
         try:
-            rows = self._served.kept.get("metrics", _KEPT_S, self._told)
+            rows = self._served.kept.get("metrics", _KEPT_S, self._told, stale_s=_STALE_S)
         except Problem:
             return
         yield _labelled("graynode_incidents_open", "Open incidents.", ("cluster", "severity", "cause"), rows[0])
@@ -113,8 +117,9 @@ class OfFleet(Collector):
                         [((c, s), counted.get((c, s), 0)) for c in cluster for s in NODE_STATES])  # fmt: skip
         models = sorted({str(m) for m in gpus["gpu_model"].drop_nulls().to_list()})
         counted = _by(gpus, ["cluster", "gpu_model", "state"])
-        yield _labelled("graynode_gpus", "GPUs by model and state.", ("cluster", "gpu_model", "state"),
-                        [((c, m, s), counted.get((c, m, s), 0)) for c in cluster for m in models for s in GPU_STATES])  # fmt: skip
+        keys = [(c, m, s) for c in cluster for m in models for s in GPU_STATES]
+        rows = [(key, counted.get(key, 0)) for key in keys]
+        yield _labelled("graynode_gpus", "GPUs by model and state.", ("cluster", "gpu_model", "state"), rows)
         told = nodes.filter(pl.col("out_of_scheduling").is_not_null())
         if told.height:
             out = _by(told.filter("out_of_scheduling"), ["cluster"])
@@ -124,8 +129,8 @@ class OfFleet(Collector):
     def _told(self) -> tuple[list[tuple[tuple[str, ...], float]], Any]:
         cluster = quoted(self._served.cluster())
         rows = self._served.rows(
-            f"SELECT severity, cause, count(*) AS n FROM incident_now WHERE state <> 'resolved' AND cluster = {cluster} "  # noqa: S608
-            "GROUP BY ALL ORDER BY ALL"
+            "SELECT severity, cause, count(*) AS n FROM incident_now "  # noqa: S608 (quoted)
+            f"WHERE state <> 'resolved' AND cluster = {cluster} GROUP BY ALL ORDER BY ALL"
         )
         rounds = self._served.rows(f"SELECT max(ts) AS ts FROM round WHERE cluster = {cluster}")  # noqa: S608
         named = self._served.cluster()

@@ -9,24 +9,25 @@ import polars as pl
 from litestar import Response, get
 from litestar.params import Parameter
 
-from graynode.service import cost, lemons
+from graynode.service import capacity, cost, cost_budgets, lemons
 from graynode.service.api.answers import Page, Row, one, page
 from graynode.service.api.bounded import lake_problems
 from graynode.service.api.paging import Paging
-from graynode.service.api.spans import Span
+from graynode.service.api.problems import Problem, shown
+from graynode.service.api.spans import Span, whole_hour
 from graynode.service.api.state import Served
 
 _KEPT_S: Final = 300.0
 _RANKED_S: Final = 60.0
 _STALE_S: Final = 3600.0
 _WEEK: Final = timedelta(days=7)
+PARTS: Final = ("models", "waiting", "free", "reclaim", "gap", "budgets")
 
 
 def _hours(served: Served, span: Span) -> Span:
     """Whole hours of the range, the last week of data where none was named: so answers can be kept."""
-    floor = {"minute": 0, "second": 0, "microsecond": 0}
-    until = (span.until if span.said else served.at()).replace(**floor)
-    since = span.since.replace(**floor) if span.said else until - _WEEK
+    until = whole_hour(span.until if span.said else served.at())
+    since = whole_hour(span.since) if span.said else until - _WEEK
     return Span(since, max(until, since + timedelta(hours=1)), span.step_s, span.notes, span.said)
 
 
@@ -36,7 +37,7 @@ def read_cost(served: Served, span: Span, by: str = "category") -> Row:
 
     def make() -> Row:
         with lake_problems():
-            return cost.read(served.queries, served.config, since=over.since, until=over.until, by=by)
+            return cost.read(served.reports, served.config, since=over.since, until=over.until, by=by)
 
     if by not in cost.BY:
         make()
@@ -50,18 +51,40 @@ def read_lemons(served: Served, paging: Paging) -> Page:
 
     def make() -> Row:
         with lake_problems():
-            return lemons.to_json(lemons.read(served.queries, served.config.cluster, at))
+            return lemons.to_json(lemons.read(served.reports, served.config.cluster, at))
 
-    told = served.kept.get(f"lemons {at.isoformat()}", _RANKED_S, make, stale_s=_STALE_S)
+    told = served.kept.get("lemons", _RANKED_S, make, stale_s=_STALE_S)
     about = {name: told[name] for name in ("history_days", "faults", "enough_history")}
     notes = () if told["enough_history"] else ("too little history for the order to mean much",)
     return Page([{**row, **about} for row in told["nodes"][: paging.limit]], at, None, notes)
 
 
-def read_capacity(served: Served) -> Page:
-    """A row a model and partition: GPUs now, in use, free, and out of use by why."""
+def read_capacity(served: Served, part: str = "models") -> Page:
+    """``models``: GPUs now by model and partition. ``waiting``: jobs that wait, with the shape they wait for. ``free``:
+    GPUs by node. ``reclaim``: candidates to give back. ``gap``: from release to next use. ``budgets``: used this month.
+    """
+    if part not in PARTS:
+        raise Problem(400, f"part={shown(part)}: one of {', '.join(PARTS)}")
+    if part == "models":
+        return _models(served)
+    at = served.at()
+
+    def make() -> Row:
+        with lake_problems():
+            read = cost_budgets.read if part == "budgets" else capacity.read
+            return read(served.reports, served.config, at=at)
+
+    key = "budgets" if part == "budgets" else "capacity"
+    told = served.kept.get(key, _KEPT_S, make, stale_s=_STALE_S)
+    rows = told["rows"] if part in ("waiting", "budgets") else told[part]
+    return Page([rows] if isinstance(rows, dict) else rows, at, notes=told.get("notes", ()))
+
+
+def _models(served: Served) -> Page:
     now = served.fleet.now()
-    nodes = now.nodes.select("node_id", "cluster", "partition", "out_of_scheduling", pl.col("state").alias("node_state"))
+    nodes = now.nodes.select(
+        "node_id", "cluster", "partition", "out_of_scheduling", pl.col("state").alias("node_state")
+    )
     held = now.gpus.drop("cluster").join(nodes, on="node_id", how="left", maintain_order="left")
     out = pl.col("out_of_scheduling").fill_null(False) | pl.col("node_state").is_in(["quarantined", "in_repair"])
     dead = (pl.col("state") == "lost") | (pl.col("node_state") == "unknown")
@@ -84,16 +107,20 @@ def read_capacity(served: Served) -> Page:
 
 @get("/api/v1/cost", sync_to_thread=True)
 def cost_(
-    served: Served, span: Span, by: Annotated[str, Parameter(max_length=20, description=", ".join(cost.BY))] = "category"
+    served: Served,
+    span: Span,
+    by: Annotated[str, Parameter(max_length=20, description=", ".join(cost.BY))] = "category",
 ) -> Response[bytes]:
     """What GPU-hours went to, and what they cost (the last week where no range is named)."""
     return one(read_cost(served, span, by))
 
 
 @get("/api/v1/capacity", sync_to_thread=True)
-def capacity(served: Served) -> Response[bytes]:
-    """GPUs by model and partition: with a job, free, out of service, not seen."""
-    return page(read_capacity(served))
+def capacity_(
+    served: Served, part: Annotated[str, Parameter(max_length=20, description=", ".join(PARTS))] = "models"
+) -> Response[bytes]:
+    """GPUs by model and partition; with part=waiting the jobs that wait, part=reclaim what could be given back, …"""
+    return page(read_capacity(served, part))
 
 
 @get("/api/v1/lemons", sync_to_thread=True)
@@ -102,4 +129,4 @@ def lemons_(served: Served, paging: Paging) -> Response[bytes]:
     return page(read_lemons(served, paging))
 
 
-ROUTES: Final[tuple[Any, ...]] = (cost_, capacity, lemons_)
+ROUTES: Final[tuple[Any, ...]] = (cost_, capacity_, lemons_)

@@ -34,7 +34,14 @@ _LINK_COLUMNS: Final = """cluster, node_id, node, link, gpu_uuid, ts AS last_see
 
 
 def read_nodes(
-    served: Served, paging: Paging, *, state: str = "", model: str = "", partition: str = "", rack: str = "", q: str = ""
+    served: Served,
+    paging: Paging,
+    *,
+    state: str = "",
+    model: str = "",
+    partition: str = "",
+    rack: str = "",
+    q: str = "",
 ) -> Page:
     """Nodes now, by name. ``q`` is part of a name or of an id."""
     now = served.fleet.now()
@@ -42,7 +49,9 @@ def read_nodes(
     frame = _matching(now.nodes, wanted)
     if q:
         part = q.lower()
-        held = [pl.col(c).fill_null("").str.to_lowercase().str.contains(part, literal=True) for c in ("node", "node_id")]
+        held = [
+            pl.col(c).fill_null("").str.to_lowercase().str.contains(part, literal=True) for c in ("node", "node_id")
+        ]
         frame = frame.filter(pl.any_horizontal(held))
     return page_frame(frame, ("node", "node_id"), paging, now.at)
 
@@ -110,7 +119,12 @@ def read_node(served: Served, name: str) -> Row:
     now = served.fleet.now()
     gpus = now.gpus.filter(pl.col("node_id") == found["node_id"])
     order = [column for column in ("gpu_index", "gpu_uuid") if column in gpus.columns]
-    return {**found, "gpus_now": gpus.sort(order).to_dicts(), "incidents": _open(served, str(found["node_id"])), "at": now.at}
+    return {
+        **found,
+        "gpus_now": gpus.sort(order).to_dicts(),
+        "incidents": _open(served, str(found["node_id"])),
+        "at": now.at,
+    }
 
 
 def _open(served: Served, node_id: str) -> list[Row]:
@@ -141,7 +155,13 @@ def read_gpu(served: Served, gpu_uuid: str) -> Row:
 
 @get("/api/v1/nodes", sync_to_thread=True)
 def nodes(
-    served: Served, paging: Paging, state_: StateIs = "", model: Text = "", partition: Text = "", rack: Text = "", q: Text = ""
+    served: Served,
+    paging: Paging,
+    state_: StateIs = "",
+    model: Text = "",
+    partition: Text = "",
+    rack: Text = "",
+    q: Text = "",
 ) -> Response[bytes]:
     """Nodes now, with state, place and open incidents."""
     return page(read_nodes(served, paging, state=state_, model=model, partition=partition, rack=rack, q=q))

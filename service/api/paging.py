@@ -19,7 +19,6 @@ from graynode.service.times import parsed
 
 MOST: Final = 5000
 USUAL: Final = 500
-_LONGEST: Final = 2000
 Key = tuple[Any, ...]
 
 
@@ -38,8 +37,6 @@ class Paging:
         if not self.cursor:
             return None
         try:
-            if len(self.cursor) > _LONGEST:
-                raise ValueError("too long")
             raw = base64.urlsafe_b64decode(self.cursor.encode("ascii") + b"=" * (-len(self.cursor) % 4))
             parts = msgspec.json.decode(raw, type=list[str | int])
             return tuple(_part(kind, part) for kind, part in zip(kinds, parts, strict=True))

@@ -11,7 +11,7 @@ from litestar.params import Parameter
 from graynode.pipeline.queries import quoted
 from graynode.service.api.answers import Page, Row, page
 from graynode.service.api.problems import Problem, shown
-from graynode.service.api.spans import Span
+from graynode.service.api.spans import Span, whole_hour
 from graynode.service.api.state import Served
 from graynode.service.report_math import per_1000
 
@@ -29,7 +29,7 @@ def read_reliability(served: Served, span: Span, by: str = "cause") -> Page:
     """
     if by not in BY:
         raise Problem(400, f"by={shown(by)}: one of {', '.join(BY)}")
-    until = served.at().replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
+    until = whole_hour(served.at()) + timedelta(hours=1)
     over = span if span.said else Span(until - _USUAL, until, notes=span.notes)
     rows = served.kept.get(f"reliability {by} {over.sql}", _KEPT_S, lambda: _read(served, over, by), stale_s=_STALE_S)
     return Page(rows, served.at(), notes=over.notes)
@@ -37,10 +37,10 @@ def read_reliability(served: Served, span: Span, by: str = "cause") -> Page:
 
 def _read(served: Served, span: Span, by: str) -> list[Row]:
     cluster = quoted(served.cluster())
-    owned = served.rows(
+    owned = served.reckoned(
         f"SELECT coalesce(sum(owned_s), 0) / 86400 AS d FROM node_time({span.sql}) WHERE cluster = {cluster}"  # noqa: S608
     )[0]["d"]
-    rows = served.rows(
+    rows = served.reckoned(
         f"SELECT {_KEY[by]} AS {by}, count(*) AS failures, count(DISTINCT node_id) AS nodes, "  # noqa: S608 (quoted)
         "avg(seconds_to_detect) / 3600 AS mttd_h, avg(seconds_to_repair) / 3600 AS mttr_h, "
         "median(seconds_to_repair) / 3600 AS median_repair_h, count(seconds_to_repair) AS repaired, "
@@ -52,7 +52,12 @@ def _read(served: Served, span: Span, by: str) -> list[Row]:
     for row in rows:
         days = owned if by == "cause" else owned * min(7.0 / whole, 1.0)
         rate = per_1000(int(row["failures"]), days)
-        row |= {"node_days": days, "per_1000_node_days": rate.value, "per_1000_low": rate.low, "per_1000_high": rate.high}
+        row |= {
+            "node_days": days,
+            "per_1000_node_days": rate.value,
+            "per_1000_low": rate.low,
+            "per_1000_high": rate.high,
+        }
     return rows
 
 

@@ -44,6 +44,11 @@ class Span:
         return f"{sql_time(self.since)}, {sql_time(self.until)}"
 
 
+def whole_hour(ts: datetime) -> datetime:
+    """The hour's beginning."""
+    return ts.replace(minute=0, second=0, microsecond=0)
+
+
 def sql_time(ts: datetime) -> str:
     """A time as SQL writes it."""
     return f"TIMESTAMPTZ '{ts.astimezone(UTC).isoformat()}'"

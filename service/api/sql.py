@@ -17,8 +17,8 @@ from msgspec import Meta
 
 from graynode.pipeline.queries import Queries, QueryError
 from graynode.service.api.answers import KEEP, Row
-from graynode.service.api.problems import Problem, shown
 from graynode.service.api.bounded import deadline, lake_problems
+from graynode.service.api.problems import Problem, shown
 from graynode.service.api.state import Served
 
 _BATCH: Final = 1000

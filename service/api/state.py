@@ -37,17 +37,20 @@ class Fleet(Protocol):
 
 
 class Served:
-    """The server's parts. ``queries`` may be handed to whatever reads the lake: each question through it is bounded.
+    """The server's parts. ``queries`` may be handed to whatever reads the lake: each question through it is bounded;
+    ``reports`` are those that reckon over weeks, one at a time and with more patience.
 
     A plain class, for Litestar looks into the fields of a dataclass and knows no locks.
     """
 
     def __init__(
-        self, config: Config, lake: Lake, queries: Queries, fleet: Fleet, *, clock: Callable[[], datetime] = utc_now
-    ) -> None:
+        self, config: Config, lake: Lake, queries: Queries, fleet: Fleet, *, reports: Queries | None = None,
+        clock: Callable[[], datetime] = utc_now,
+    ) -> None:  # fmt: skip
         self.config = config
         self.lake = lake
         self.queries = queries
+        self.reports = reports or queries
         self.fleet = fleet
         self.clock = clock
         self.kept = Kept()
@@ -57,14 +60,18 @@ class Served:
         """Open the configured lake; it need not be there yet."""
         lake = make_lake(config)
         queries = Bounded(lake, memory_limit=config.serve.memory, deadline_s=config.serve.deadline_s)
-        return cls(config, lake, queries, fleet, clock=clock)
+        patience = config.serve.report_deadline_s
+        reports = Bounded(
+            lake, memory_limit=config.serve.memory, deadline_s=patience, at_once=1, wait_s=patience
+        )  # fmt: skip
+        return cls(config, lake, queries, fleet, reports=reports, clock=clock)
 
     def at(self) -> datetime:
         """Time of the newest data; the clock's where there is none yet."""
         return self.fleet.now().at or self.clock()
 
     def cluster(self) -> str:
-        """The configured cluster; the only one that the lake has, where that one has nothing (as ``graynode nodes``)."""
+        """The configured cluster; the only one of the lake, where that one has nothing (as ``graynode nodes``)."""
         names = self.kept.get("clusters", _CLUSTERS_S, lambda: [row["cluster"] for row in self.rows(_CLUSTERS)])
         return str(names[0]) if len(names) == 1 else self.config.cluster
 
@@ -73,11 +80,17 @@ class Served:
         with lake_problems():
             return self.queries.rows(sql)
 
+    def reckoned(self, sql: str) -> list[dict[str, Any]]:
+        """The same of a question that reckons over weeks: in its turn among ``reports``."""
+        with lake_problems():
+            return self.reports.rows(sql)
+
     def frame(self, sql: str) -> pl.DataFrame:
         """The answer as a frame with its times in UTC."""
         with lake_problems():
             return self.queries.frame(sql)
 
     def close(self) -> None:
-        """Let the database go."""
+        """Let the databases go."""
         self.queries.close()
+        self.reports.close()

@@ -1,7 +1,8 @@
 """``GET /api/v1/stream``: server-sent events ``fleet`` (numbers and version) and ``incident`` (a changed incident).
 
 Each has an ``id``; a browser that comes back sends it as ``Last-Event-ID`` and is told what it missed. ``reset`` says
-that too much was missed: load anew. Comments every few seconds keep the line open, and whoever's token has gone is let go.
+that too much was missed: load anew. ``alive`` says every 15 s that nothing changed and keeps the line open;
+whoever's token has gone is let go.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from litestar import Request, get
 from litestar.concurrency import sync_to_thread
-from litestar.params import Parameter
+from litestar.params import HeaderParameter, Parameter
 from litestar.response import Stream
 
 from graynode.service.api.access import Gate
@@ -31,14 +32,19 @@ _MOST_MISSED: Final = 400
 async def stream(
     served: Served,
     request: Request[Any, Any, Any],
-    last: Annotated[str, Parameter(header="Last-Event-ID", max_length=100)] = "",
+    last: Annotated[str, HeaderParameter(name="Last-Event-ID", max_length=100)] = "",
+    last_event_id: Annotated[
+        str, Parameter(max_length=100, description="the same, where a header cannot be sent")
+    ] = "",
 ) -> Stream:
     """Changes of the fleet and of incidents as they happen (text/event-stream)."""
     feed: Feed = request.app.state.feed
     if feed.listeners >= feed.most:
         raise Problem(503, f"{feed.most} listen already; serve.streams allows more", {"Retry-After": "30"})
     feed.listeners += 1
-    return Stream(_Told(served, feed, request, last).go(), media_type="text/event-stream", headers=_HEADERS)
+    return Stream(
+        _Told(served, feed, request, last or last_event_id).go(), media_type="text/event-stream", headers=_HEADERS
+    )
 
 
 class _Told:
@@ -64,7 +70,7 @@ class _Told:
                     number = event.number
                     yield message(event.name, event.id, event.data)
                 if not new:
-                    yield b": still here\n\n"
+                    yield message("alive", self._feed.place.id, b"{}")
         finally:
             self._feed.listeners -= 1
 

@@ -1,18 +1,18 @@
-"""What every exchange goes through, whatever the route: which host was asked for, security headers, 304, compression."""
+"""What every exchange goes through, whatever the route: which host was asked, security headers, 304, compression."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from io import BytesIO
 from typing import Final, Literal
 
 import zstandard
 from litestar.config.compression import CompressionConfig
 from litestar.datastructures import Headers, MutableScopeHeaders
+from litestar.enums import ScopeType
 from litestar.middleware.compression.facade import CompressionFacade
 from litestar.response.base import ASGIResponse
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
-
-from io import BytesIO
 
 from graynode.service.api.problems import respond, shown
 
@@ -42,7 +42,7 @@ class Wire:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One exchange."""
-        if scope["type"] != "http":
+        if scope["type"] != ScopeType.HTTP:
             await self._app(scope, receive, send)
             return
         headers = Headers.from_scope(scope)
@@ -89,7 +89,7 @@ def _unchanged(send: Send, known: str) -> Send:
 
     async def wrapped(message: Message) -> None:
         nonlocal dropped
-        if message["type"] == "http.response.start" and tags and message["status"] == 200:  # noqa: PLR2004
+        if message["type"] == "http.response.start" and tags and message["status"] == 200:
             headers = MutableScopeHeaders(message)
             tag = headers.get("etag", "").removeprefix("W/")
             if tag and (tag in tags or "*" in tags):

@@ -136,9 +136,9 @@ def usual_place(nodes: pl.DataFrame) -> str:
     return next((name for name in grid.GROUPS if nodes[name].drop_nulls().len()), "rack")
 
 
-def worst_first(served: Served, **which: str) -> list[dict[str, Any]]:
+def worst_first(served: Served, *, severity: str = "", cause: str = "", node: str = "") -> list[dict[str, Any]]:
     """Open incidents, pages first, and of equals the oldest first."""
-    rows = [dict(row) for row in read_incidents(served, Paging(MOST), state="open", **which).rows]
+    rows = [dict(row) for row in read_incidents(served, Paging(MOST), severity=severity, cause=cause, node=node).rows]
     last = served.clock()
     return sorted(rows, key=lambda row: (_SEVERITY.get(str(row["severity"]), 3), row["since"] or last))
 

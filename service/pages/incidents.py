@@ -13,8 +13,10 @@ from graynode.pipeline.schema import CAUSES, SEVERITIES
 from graynode.service.api.access import Caller
 from graynode.service.api.answers import Row
 from graynode.service.api.asked import StateIs, Text
+from graynode.service.api.band import read_band
 from graynode.service.api.incidents import read_incidents, revisions_of
 from graynode.service.api.paging import Paging
+from graynode.service.api.problems import Problem
 from graynode.service.api.state import Served
 from graynode.service.pages.fleet import worst_first
 from graynode.service.pages.frame import AnyRequest, address, html, page_at
@@ -31,12 +33,16 @@ def incidents(
 ) -> Response[bytes]:  # fmt: skip
     """Open ones worst first; what is over newest first."""
     wanted = {"state": state_, "severity": severity, "cause": cause, "node": node}
-    which = {"severity": severity, "cause": cause, "node": node}
     if state_ == "open":
-        rows, following, caption = worst_first(served, **which), None, "Open incidents, worst first"
+        rows, following, caption = (
+            worst_first(served, severity=severity, cause=cause, node=node),
+            None,
+            "Open incidents, worst first",
+        )
     else:
-        found = read_incidents(served, Paging(min(paging.limit, _LISTED), paging.cursor), state=state_, **which)
-        rows, following, caption = list(found.rows), found.next, "Incidents, newest first"
+        kept = Paging(min(paging.limit, _LISTED), paging.cursor)
+        found = read_incidents(served, kept, state=state_, severity=severity, cause=cause, node=node)
+        rows, following, caption = [dict(row) for row in found.rows], found.next, "Incidents, newest first"
     return html(
         served, caller, request, "incidents.html", rows=rows, caption=caption, filters=wanted, severities=SEVERITIES,
         causes=CAUSES, next=address("/incidents", wanted, cursor=following) if following else None,
@@ -52,7 +58,7 @@ def incident(served: Served, caller: Caller, request: AnyRequest, incident_id: s
     return html(
         served, caller, request, "incident.html", it=it, evidence=evidence, dissent=list(dissent(it["evidence"])),
         revisions=revisions[::-1], said=said(served.rows, it), place=_place(served, it), sql=_sql(it),
-        picture=bool(evidence), picture_said=picture_said(evidence),
+        picture=bool(evidence), picture_said=_curve_said(served, it) or picture_said(evidence),
     )  # fmt: skip
 
 
@@ -91,6 +97,24 @@ def picture_said(evidence: list[dict[str, Any]]) -> str:
             unit = f" {e['unit']}" if e["unit"] else ""
             parts.append(f"{e['signal'] or 'value'} {e['value']:.4g}{unit} against {normal:.4g}")
     return "; ".join(parts[:4]) or "when each piece of evidence was seen"
+
+
+def _curve_said(served: Served, it: Row) -> str:
+    """The picture's words where it is a curve: its newest value beside its own normal and its peers."""
+    try:
+        rows = [row for row in read_band(served, str(it["incident_id"])).rows if row["value"] is not None]
+    except Problem:
+        return ""
+    if not rows:
+        return ""
+    last = rows[-1]
+    unit = f" {last['unit']}" if last["unit"] else ""
+    parts = [f"{str(last['metric']).replace('_', ' ')} {last['value']:.4g}{unit} at {last['ts']:%Y-%m-%d %H:%M} UTC"]
+    if last["baseline"] is not None:
+        parts.append(f"own normal {last['baseline']:.4g}")
+    if last["median"] is not None:
+        parts.append(f"peers' median {last['median']:.4g} (band {last['low']:.4g} to {last['high']:.4g})")
+    return ", ".join(parts)
 
 
 def number(value: Any) -> float | None:  # noqa: ANN401 (JSON)

@@ -1,33 +1,30 @@
-"""``/jobs`` and ``/jobs/{id}``: what ran, where its time went, and why it ended."""
+"""``/jobs`` and ``/jobs/{id}``: what ran, where its time went, why it ended, and what that cost."""
 
 # ruff: noqa: S608 (SQL of this module's own words; names are quoted)
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from litestar import Response
 from markupsafe import Markup
 
-from graynode.dashboards.explain_job import plain
-from graynode.dashboards.pages import svg
+from graynode.dashboards.pages import svg, words
 from graynode.pipeline.queries import quoted
-from graynode.pipeline.schema import JOB_ENDED
 from graynode.service.api.access import Caller
 from graynode.service.api.answers import Row
 from graynode.service.api.asked import StateIs, Text
-from graynode.service.api.paging import Paging, page_rows, page_sql
-from graynode.service.api.problems import Problem, shown
-from graynode.service.api.spans import sql_time
+from graynode.service.api.jobs import STATES, read_job, read_jobs
+from graynode.service.api.paging import Paging
+from graynode.service.api.spans import Span, sql_time
 from graynode.service.api.state import Served
 from graynode.service.pages.frame import AnyRequest, address, html, page_at
 from graynode.service.pages.incidents import number, time_of
-from graynode.service.pages.job_cost import cost_facts
 
-STATES: Final = ("queued", "allocated", "running", "requeued", *sorted(JOB_ENDED))
 _LISTED: Final = 100
+_MONTH: Final = timedelta(days=30)
 _ROLES: Final = {"initiating": "began it", "cascade": "followed", "teardown": "clean-up", "context": "beside"}
 _ELSEWHERE: Final = {
     "same_image_completed_elsewhere": "The same image ran to its end on other nodes: jobs {}.",
@@ -36,33 +33,20 @@ _ELSEWHERE: Final = {
     "stays_on_one_gpu": "It stays on one GPU: {}.",
     "repeats": "It came before: {}.",
 }
-_LATEST: Final = """
-SELECT * EXCLUDE (date) FROM attribution_now WHERE cluster = {cluster} AND phase = 'ended'
-QUALIFY row_number() OVER (PARTITION BY job_id ORDER BY attempt DESC, revision DESC) = 1
-"""
 
 
 @page_at("/jobs")
 def jobs(
     served: Served, caller: Caller, request: AnyRequest, paging: Paging, user: Text = "", node: Text = "",
-    state_: StateIs = ""
+    state_: StateIs = "",
 ) -> Response[bytes]:  # fmt: skip
-    """Jobs, newest first."""
+    """Jobs of the last month, newest first."""
+    at = served.at()
     wanted = {"user": user, "node": node, "state": state_}
-    where = [f"cluster = {quoted(served.cluster())}"]
-    where += [f'"{name}" = {quoted(value)}' for name, value in (("user", user), ("state", state_)) if value]
-    if node:
-        where.append(f"(list_contains(machines, {quoted(node)}) OR list_contains(node_names, {quoted(node)}))")
-    cluster = quoted(served.cluster())
-    sql = (
-        "SELECT j.*, coalesce(allocated_ts, queued_ts, end_ts, TIMESTAMPTZ '1970-01-01') AS key_ts, a.verdict, a.kind "
-        f"FROM (SELECT * FROM jobs WHERE {' AND '.join(where)}) j "
-        f"LEFT JOIN (SELECT job_id, verdict, kind FROM ({_LATEST.format(cluster=cluster)})) a USING (job_id)"
-    )
-    keys, kept = ("key_ts", "job_id"), Paging(min(paging.limit, _LISTED), paging.cursor)
-    found = page_rows(served.rows(page_sql(sql, keys, "ts", kept, newest_first=True)), keys, kept, served.at())
+    kept, over = Paging(min(paging.limit, _LISTED), paging.cursor), Span(at - _MONTH, at + timedelta(days=1), said=True)
+    found = read_jobs(served, kept, over, user=user, node=node, state=state_ or "all")
     return html(
-        served, caller, request, "jobs.html", rows=found.rows, filters=wanted, states=STATES,
+        served, caller, request, "jobs.html", rows=found.rows, filters=wanted, states=STATES[1:],
         next=address("/jobs", wanted, cursor=found.next) if found.next else None,
     )  # fmt: skip
 
@@ -70,39 +54,22 @@ def jobs(
 @page_at("/jobs/{job_id:path}")
 def job(served: Served, caller: Caller, request: AnyRequest, job_id: str) -> Response[bytes]:
     """One job by its id or its other name."""
-    it = one_job(served, job_id.removeprefix("/"))
-    told = _judged(served, it)
+    it = read_job(served, job_id.removeprefix("/"))
+    told = _judged(it)
     phases = phases_of(it, served.at())
     return html(
         served, caller, request, "job.html", it=it, why=told, roles=_ROLES, phases=phases,
-        picture=_picture(it, phases, told),
-        remarks=_remarks(told), cost=cost_facts(served, it), nodes=sorted(it["node_names"] or []),
-        incidents_of=_incidents(served, it),
+        picture=_picture(it, phases, told), remarks=_remarks(told), cost=cost_facts(it),
+        nodes=str(it.get("node_names") or "").split(), incidents_of=_incidents(served, it),
     )  # fmt: skip
 
 
-def one_job(served: Served, name: str) -> Row:
-    """The job of that id or alias. ``Problem`` 404 where there is none."""
-    word = quoted(name)
-    rows = served.rows(
-        f"SELECT * FROM jobs WHERE (job_id = {word} OR job_alias = {word}) "
-        f"AND cluster = {quoted(served.cluster())} LIMIT 1"
-    )
-    if not rows:
-        raise Problem(404, f"no job {shown(name)}: its id is the scheduler's own, of an array's task its own number")
-    return rows[0]
-
-
-def _judged(served: Served, it: Row) -> dict[str, Any] | None:
-    sql = _LATEST.format(cluster=quoted(served.cluster())).replace(
-        "WHERE ", f"WHERE job_id = {quoted(it['job_id'])} AND ", 1
-    )
-    rows = served.rows(sql)
-    if not rows:
+def _judged(it: Row) -> dict[str, Any] | None:
+    """What its end is put down to; none while it runs and does not hang."""
+    told = it["attribution"]
+    if it.get("end_ts") is None and told.get("phase") != "hung":
         return None
-    told = plain(rows[0])
-    told["evidence"] = [_entry(e) for e in told["evidence"] if isinstance(e, dict)]
-    return told
+    return {**told, "evidence": [_entry(e) for e in told["evidence"] if isinstance(e, dict)]}
 
 
 def _entry(told: Mapping[str, Any]) -> dict[str, Any]:
@@ -116,16 +83,17 @@ def _entry(told: Mapping[str, Any]) -> dict[str, Any]:
 
 def phases_of(it: Row, now: datetime) -> list[dict[str, Any]]:
     """Waiting, preparing, working: each from when to when. A job that has not ended is seen until ``now``."""
-    queued, given, stepped = (it[f"{name}_ts"] for name in ("queued", "allocated", "first_step"))
-    end = it["end_ts"]
-    spans = [
-        ("waiting", "waited in the queue", queued, given or end),
-        ("preparing", "prepared: given, no step yet", given, stepped) if stepped else None,
-        ("working", "worked: from the first step on", stepped, end) if stepped else ("running", "ran", given, end),
-    ]
+    queued, given, stepped = (it.get(f"{name}_ts") for name in ("queued", "allocated", "first_step"))
+    end = it.get("end_ts")
+    spans = [("waiting", "waited in the queue", queued, given or end)]
+    if stepped:
+        spans += [("preparing", "prepared: given, no step yet", given, stepped)]
+        spans += [("working", "worked: from the first step on", stepped, end)]
+    else:
+        spans += [("running", "ran", given, end)]
     return [
         {"name": name, "word": word, "begin": begin, "end": until, "length": (until or max(now, begin)) - begin}
-        for name, word, begin, until in filter(None, spans)
+        for name, word, begin, until in spans
         if begin is not None
     ]
 
@@ -134,11 +102,29 @@ def _picture(it: Row, phases: list[dict[str, Any]], told: Mapping[str, Any] | No
     if not phases:
         return Markup("")
     since = min(p["begin"] for p in phases)
-    until = max([p["begin"] + p["length"] for p in phases])
-    marks = [("cause", told["since"])] if told and told.get("since") else []
-    said = "; ".join(f"{p['word']} {round(p['length'].total_seconds() / 60):,} min" for p in phases)
+    until = max(p["begin"] + p["length"] for p in phases)
+    marks = [("cause", time_of(told["since"]))] if told and told.get("since") else []
+    said = "; ".join(f"{p['word']} {words.span(p['length'])}" for p in phases)
     spans = [(p["name"], p["begin"], p["begin"] + p["length"]) for p in phases]
     return svg.timeline(spans, marks, since, until, f"job {it['job_id']}: {said}")
+
+
+def cost_facts(it: Row) -> list[tuple[str, str]]:
+    """What its attempts took and lost, in sum, and to whom that is owed; only what is known."""
+    attempts = it["timeline"]
+    sums = {name: _sum(attempts, name) for name in ("gpu_hours", "lost_gpu_hours", "repeated_s", "resume_s", "cost")}
+    owed = sorted({str(words.spaced(row["owed_to"])) for row in attempts if row.get("owed_to")})
+    told = [
+        ("GPU-hours", words.short(sums["gpu_hours"])), ("GPU-hours lost", words.short(sums["lost_gpu_hours"])),
+        ("Repeated work", words.span(sums["repeated_s"])), ("Time to resume", words.span(sums["resume_s"])),
+        ("Cost", words.money(sums["cost"])), ("Lost to", ", ".join(owed) or None),
+    ]  # fmt: skip
+    return [(name, value) for name, value in told if value is not None]
+
+
+def _sum(rows: list[Row], name: str) -> float | None:
+    known = [float(row[name]) for row in rows if row.get(name) is not None]
+    return sum(known) if known else None
 
 
 def _remarks(told: Mapping[str, Any] | None) -> list[tuple[str, list[str]]]:
@@ -151,6 +137,7 @@ def _remarks(told: Mapping[str, Any] | None) -> list[tuple[str, list[str]]]:
         ("What weighs on this", [str(line) for line in told["notes"]]),
         ("Machines in doubt", [str(line) for line in told["suspects"]]),
         ("Elsewhere", said),
+        ("Its speed", [str(row.get("message")) for row in told.get("slow") or ()]),
         ("What could not be asked", [str(line) for line in told["missing"]]),
     ]
 
@@ -161,14 +148,14 @@ def _listed(value: Any) -> str:  # noqa: ANN401 (JSON)
 
 def _incidents(served: Served, it: Row) -> list[Row]:
     """Incidents of its machines that were open while it ran."""
-    begin, machines = it["allocated_ts"], it["machines"]
-    if begin is None or not machines:
+    begin, nodes = it.get("allocated_ts"), str(it.get("node_names") or "").split()
+    if begin is None or not nodes:
         return []
-    ids = ", ".join(quoted(str(m)) for m in machines)
-    end = it["end_ts"] or served.at()
+    names = ", ".join(map(quoted, nodes))
+    end = it.get("end_ts") or served.at()
     return served.rows(
         "SELECT incident_id, severity, cause, title, state, since, due_ts, node, node_id FROM incident_now "
-        f"WHERE node_id IN ({ids}) AND cluster = {quoted(served.cluster())} AND since < {sql_time(end)} "
+        f"WHERE node IN ({names}) AND cluster = {quoted(served.cluster())} AND since < {sql_time(end)} "
         f"AND (resolved_ts IS NULL OR resolved_ts > {sql_time(begin)}) ORDER BY since LIMIT 50"
     )
 

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
 from typing import Annotated, Any, Final
 
 from litestar import Response
 from litestar.params import Parameter
 
 from graynode.dashboards.pages import words
-from graynode.service import lemons as ranked
 from graynode.service.api.access import Caller
 from graynode.service.api.asked import Text
-from graynode.service.api.bounded import lake_problems
-from graynode.service.api.problems import Problem
-from graynode.service.api.spans import span as span_of
+from graynode.service.api.money import read_capacity, read_cost, read_lemons
+from graynode.service.api.paging import MOST, Paging
+from graynode.service.api.spans import Span
 from graynode.service.api.state import Served
-from graynode.service.config import ConfigError
 from graynode.service.pages.frame import AnyRequest, html, page_at
 
 BYS: Final = ("user", "account", "team", "partition", "work", "model")
-_USUAL: Final = timedelta(days=7)
 _RANKED: Final = 50
 _SHOWN: Final = 100
+_WAITING_SHOWN: Final = 15
 CATEGORIES: Final[Mapping[str, tuple[str, str]]] = {
     "busy_useful": ("busy, useful", "works as peers of its kind of work do"),
     "busy_low": ("busy, low", "works below what peers of its kind of work reach"),
@@ -36,34 +33,32 @@ CATEGORIES: Final[Mapping[str, tuple[str, str]]] = {
     "blind": ("blind", "nothing was heard of it"),
 }
 """Word and meaning of each category of ``gpu_hours``."""
+_COLUMNS: Final = tuple(
+    {"word": word}
+    for word in (
+        "GPU-hours", "Share", "Cost", "Busy, useful", "Busy, low", "Given, idle", "Held", "Busy %", "SM active",
+        "Tensor active",
+    )
+)  # fmt: skip
 
 
 @page_at("/cost")
 def cost(
-    served: Served, caller: Caller, request: AnyRequest, by: Text = "account",
+    served: Served, caller: Caller, request: AnyRequest, span: Span, by: Text = "account",
     from_: Annotated[str, Parameter(query="from", max_length=100)] = "",
     to: Annotated[str, Parameter(query="to", max_length=100)] = "",
 ) -> Response[bytes]:  # fmt: skip
     """GPU-hours and money by category and by whom; capacity."""
-    from graynode.service import cost as costs
-
-    asked = span_of(from_, to, "", served.at(), _USUAL)
     by = by if by in BYS else "account"
-    try:
-        with lake_problems():
-            whole = costs.read(served.queries, served.config, since=asked.since, until=asked.until, by="category")
-            told = costs.read(served.queries, served.config, since=asked.since, until=asked.until, by=by)
-    except ConfigError as error:
-        raise Problem(400, str(error)) from error
-    kinds = _categories(whole)
+    whole, told = read_cost(served, span, "category"), read_cost(served, span, by)
+    kinds, currency = _categories(whole), told.get("currency")
     return html(
         served, caller, request, "cost.html", by=by, bys=BYS, from_=from_, to=to,
-        span_said=f"{asked.since:%Y-%m-%d} to {asked.until:%Y-%m-%d}",
+        span_said=f"{told['since']:%Y-%m-%d %H:%M} to {told['until']:%Y-%m-%d %H:%M}",
         problem="; ".join(told.get("notes") or ()) or None,
         hours=bool(kinds), owned=sum(row["hours"] for row in kinds), categories=kinds,
-        parts=[(row["category"], row["hours"]) for row in kinds], whole_said=_said(kinds),
-        columns=_COLUMNS, rows=[_row(row, told.get("currency")) for row in told["rows"][:_SHOWN]],
-        capacity=_capacity(served),
+        parts=[(row["category"], row["hours"]) for row in kinds], whole_said=_said(kinds), columns=_COLUMNS,
+        rows=[_row(row, currency) for row in told["rows"][:_SHOWN]], capacity=_capacity(served, currency),
     )  # fmt: skip
 
 
@@ -83,77 +78,54 @@ def _said(kinds: Sequence[Mapping[str, Any]]) -> str:
     return "; ".join(f"{row['word']} {words.percent(row['share'])}" for row in kinds)
 
 
-_COLUMNS: Final = tuple(
-    {"word": word}
-    for word in (
-        "GPU-hours", "Share", "Cost", "Busy, useful", "Busy, low", "Given, idle", "Held", "Busy %", "SM active",
-        "Tensor active",
-    )
-)  # fmt: skip
-
-
 def _row(row: Mapping[str, Any], currency: str | None) -> dict[str, Any]:
     kinds = [words.number(row.get(f"{name}_gpu_h")) for name in ("busy_useful", "busy_low", "allocated_idle", "held")]
-    use = [
-        words.short(row.get("util_percent")),
-        *(words.percent(row.get(f"{n}_active_ratio"), 0) for n in ("sm", "tensor")),
-    ]
-    return {
-        "name": row["key"],
-        "cells": [
-            words.number(row["gpu_hours"]),
-            words.percent(row["share"]),
-            words.money(row["cost"], currency),
-            *kinds,
-            *use,
-        ],
-    }
+    active = [words.percent(row.get(f"{name}_active_ratio"), 0) for name in ("sm", "tensor")]
+    sums = [words.number(row["gpu_hours"]), words.percent(row["share"]), words.money(row["cost"], currency)]
+    return {"name": row["key"], "cells": [*sums, *kinds, words.short(row.get("util_percent")), *active]}
 
 
-def _capacity(served: Served) -> list[dict[str, Any]]:
-    from graynode.service import capacity
-
-    try:
-        with lake_problems():
-            told = capacity.read(served.queries, served.config, at=served.at())
-    except ConfigError as error:
-        return [{"title": "Capacity", "rows": [], "none": str(error), "said": "", "columns": []}]
-    waiting = [
-        (row["job_id"], row.get("user"), row.get("shape"), words.span(row.get("waited_s")), row.get("why"))
-        for row in told["rows"][:_SHOWN]
-    ]
-    back = [
-        (row["node"], row.get("gpus") or row.get("gpu_uuid"), row.get("user"), words.short(row.get("idle_h")),
-         words.money(row.get("cost_per_day")), row.get("evidence"))
-        for row in told["reclaim"][:_SHOWN]
+def _capacity(served: Served, currency: str | None) -> list[dict[str, Any]]:
+    waiting, reclaim = read_capacity(served, "waiting").rows, read_capacity(served, "reclaim").rows
+    gap = next(iter(read_capacity(served, "gap").rows), {})
+    budgets = read_capacity(served, "budgets").rows
+    more = f"; {len(waiting) - _WAITING_SHOWN} more wait" if len(waiting) > _WAITING_SHOWN else ""
+    parts: list[dict[str, Any]] = [
+        {"title": "Waiting jobs", "said": f"Each with the shape it waits for, longest first{more}",
+         "columns": ("Job", "User", "Waits for", "Since", "Why"), "none": "No job waits.",
+         "rows": [(r["job_id"], r.get("user"), r.get("shape"), words.span(r.get("waited_s")), r.get("why"))
+                  for r in waiting[:_WAITING_SHOWN]]},
+        {"title": "Could be had back", "said": "GPUs that jobs hold and do not use",
+         "columns": ("Node", "GPU", "User", "Idle h", "Cost a day", "Evidence"),
+         "none": f"No GPU is held without use. {_gap(gap)}",
+         "rows": [(r["node"], r.get("gpu_uuid"), r.get("user"), words.short(r.get("idle_h")),
+                   words.money(r.get("cost_per_day"), currency), r.get("evidence")) for r in reclaim[:_SHOWN]]},
     ]  # fmt: skip
-    gap = told.get("gap") or {}
-    between = words.span(gap.get("median_s")) or "not known"
-    return [
-        {"title": "Waiting jobs", "said": "Each with the shape it waits for, and why it waits", "rows": waiting,
-         "columns": ("Job", "User", "Waits for", "Since", "Why"), "none": "No job waits."},
-        {"title": "Could be had back", "said": "GPUs that jobs hold and do not use", "rows": back,
-         "columns": ("Node", "GPUs", "User", "Idle h", "Cost a day", "Evidence"),
-         "none": f"No GPU is held without use. From release to next use it takes {between} (median)."},
-    ]  # fmt: skip
+    if budgets:
+        parts.append(
+            {"title": "Budgets", "said": "This month, by account", "columns": ("Account", "Budget", "Used", "Share"),
+             "none": "", "rows": [(r["account"], f"{words.short(r['budget'])} {r.get('unit') or ''}",
+                                   words.short(r["used"]), words.percent(r["share"])) for r in budgets]}
+        )  # fmt: skip
+    return parts
+
+
+def _gap(gap: Mapping[str, Any]) -> str:
+    between = words.span(gap.get("median_s"))
+    return f"From release to next use it takes {between} (median)." if between else ""
 
 
 @page_at("/lemons")
 def lemons(served: Served, caller: Caller, request: AnyRequest) -> Response[bytes]:
     """Nodes by how likely they are to fault next, and those on probation."""
-    found = _rank(served)
-    rows = [row for row in found["nodes"] if row["faults"]]
+    found = read_lemons(served, Paging(MOST)).rows
+    about = found[0] if found else {"faults": 0, "history_days": 0.0, "enough_history": False}
     return html(
-        served, caller, request, "lemons.html", nodes=len(found["nodes"]), faults=found["faults"],
-        days=found["history_days"], enough=found["enough_history"], rows=rows[:_RANKED],
-        probation=[row for row in found["nodes"] if row["probation_until"] is not None],
+        served, caller, request, "lemons.html", nodes=len(found), days=about["history_days"],
+        faults=about["faults"], enough=about["enough_history"],
+        rows=[row for row in found if row["last_fault"] is not None][:_RANKED],
+        probation=[row for row in found if row["probation_until"] is not None],
     )  # fmt: skip
-
-
-def _rank(served: Served) -> dict[str, Any]:
-    at: datetime = served.at()
-    with lake_problems():
-        return ranked.to_json(ranked.read(served.queries, served.cluster(), at))
 
 
 ROUTES: Final[tuple[Any, ...]] = (cost, lemons)

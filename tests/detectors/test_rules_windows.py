@@ -305,6 +305,23 @@ def test_a_node_that_never_had_as_many_as_its_kind_is_told() -> None:
     assert played(rounds(["DGX H100"] * 4 + ["VM"] * 8)) == []
 
 
+def test_a_node_of_two_names_is_of_one_kind_whatever_the_order_of_its_rows() -> None:
+    """Its product was renamed while windows were caught up with: the same findings for any order of rows."""
+
+    def seven(_: int, c: Columns) -> None:
+        counts(1, lambda _: (7, 7))(0, c)
+        c["gpus_read_max"][[0, *range(2, 12)]] = c["gpus_expected_max"][[0, *range(2, 12)]] = 8.0
+
+    def rounds(seed: int) -> Iterator[Round]:
+        for r in Cluster(nodes=12, gpus=1, host_fault=seven).rounds(6):
+            host = pl.concat([r.host.with_columns(product_name_last=pl.lit(name)) for name in ("DGX H100", "DGX")])
+            yield replace(r, host=host.sample(fraction=1.0, shuffle=True, seed=seed))
+
+    told = [[f["finding_id"] for _, f in played(rounds(seed))] for seed in range(4)]
+    assert told[0]
+    assert told == [told[0]] * 4
+
+
 def test_a_smaller_count_for_a_week_is_the_nodes_new_size() -> None:
     """Somebody took a GPU out: after a week it is no longer missed, and another loss is told."""
 

@@ -28,6 +28,8 @@ class Server:
     """One server process that answers Prometheus' query API at ``url``."""
 
     program = ""
+    fixed_port = 0
+    """Set for a server that has to come back where it was; else any free one."""
 
     def __init__(self, root: Path) -> None:
         if shutil.which(self.program) is None:
@@ -45,7 +47,7 @@ class Server:
     def start(self, *options: str) -> None:
         """Start and return when it answers; again where another program takes the port meanwhile."""
         for attempt in range(3):
-            self.port = free_port()
+            self.port = self.fixed_port or free_port()
             log = self._root / "server.log"
             # The kernel sends the signal at the end of the thread that started the server, not of the process.
             lasting = threading.current_thread() is threading.main_thread()

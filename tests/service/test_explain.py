@@ -78,7 +78,7 @@ def test_it_fits_the_terminal(width: int) -> None:
 
 
 def test_what_was_said_and_told_is_on_the_page() -> None:
-    """Who took it, who was told and the verdict stand in order of time; the line to copy asks the lake that was asked."""
+    """Who took it and who was told stand in order of time; the line to copy asks the lake that was asked."""
     said = [
         {"ts": at(60), "what": "notify done (revision 1)", "who": "webhook", "why": None},
         {"ts": at(120), "what": "taken", "who": "ops\x1b[2J", "why": "looking"},

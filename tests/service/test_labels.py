@@ -199,7 +199,7 @@ class Receiver:
 
 
 def test_what_a_receiver_is_spared_is_a_row_of_its_own(site: Site) -> None:
-    """Muted between two revisions: the second goes nowhere, its offset moves, and the audit trail says why."""
+    """Muted between two revisions: the second waits, its offset moves, and the audit trail says why."""
     producer = site.bus.producer()
     publisher, receiver = Publisher(producer, "prod", lambda: NOW), Receiver()
     delivery = make_delivery(site.bus, "desk", receiver, publisher, "ticket")  # type: ignore[arg-type]
@@ -215,7 +215,7 @@ def test_what_a_receiver_is_spared_is_a_row_of_its_own(site: Site) -> None:
     site.land()
     rows = site.lake.read("action").sort("revision").select("revision", "outcome", "reason").rows()
     assert rows[0][:2] == (0, "done")
-    assert rows[1][:2] == (1, "refused")
+    assert rows[1][:2] == (1, "held")
     assert "muted until" in rows[1][2]
     assert "by Kim" in rows[1][2]
 

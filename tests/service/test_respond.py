@@ -19,10 +19,15 @@ from graynode.pipeline.bus import BusRefused, BusUnavailable, Partition, Receive
 from graynode.pipeline.codec import Message, decode
 from graynode.pipeline.schema import ACTIONS, INCIDENTS
 from graynode.pipeline.spool import SpoolBus
+from graynode.responders.base import Outcome
+from graynode.responders.routes import Routes
 from graynode.responders.webhook import Webhook
-from graynode.service import respond
+from graynode.service import respond, respond_make
 from graynode.service.config import ConfigError, parse
 from graynode.service.incident_bus import Publisher
+from graynode.service.respond_delivery import Delivery
+from graynode.service.respond_desk import Desk
+from graynode.service.respond_tables import Receiver
 
 SECRET = "whsec_" + base64.b64encode(b"a secret of 24 bytes long").decode()
 
@@ -211,7 +216,7 @@ class Responder:
 
     def respond(self, incident: dict[str, Any]) -> Any:
         self.told.append(incident["revision"])
-        return self.answers.pop(0) if self.answers else respond.Outcome("done", "")
+        return self.answers.pop(0) if self.answers else Outcome("done", "")
 
 
 class Audit:
@@ -231,15 +236,16 @@ def received(numbers: list[int]) -> list[Received]:
     return [Received(to_message(made[n], 1, n, T0), Partition(INCIDENTS, 0), n, 0) for n in numbers]
 
 
-def delivery(consumer: Any, responder: Responder, **other: Any) -> respond.Delivery:
-    return respond.Delivery("oncall", consumer, responder, other.pop("publisher", Audit()), jitter=lambda: 1.0, **other)
+def delivery(consumer: Any, responder: Responder, **other: Any) -> Delivery:
+    desk = Desk("oncall", Receiver(), Routes((), {"oncall": "ticket"}))
+    return Delivery("oncall", consumer, responder, other.pop("publisher", Audit()), desk, jitter=lambda: 1.0, **other)
 
 
 def test_waits_double_up_to_a_minute_and_start_afresh() -> None:
     """1, 2, 4 … 60 seconds; a receiver that is back has its short waits back."""
-    failed = respond.Outcome("failed", "HTTP 500")
+    failed = Outcome("failed", "HTTP 500")
     consumer = Consumer([received([0, 1])])
-    one = delivery(consumer, Responder(*[failed] * 8, respond.Outcome("done", ""), failed))
+    one = delivery(consumer, Responder(*[failed] * 8, Outcome("done", ""), failed))
     assert [one.step() for _ in range(8)] == [1, 2, 4, 8, 16, 32, 60, 60]
     assert one.step() == 1
     assert one.step() == 0.0
@@ -247,8 +253,8 @@ def test_waits_double_up_to_a_minute_and_start_afresh() -> None:
 
 def test_waits_are_jittered_and_never_shorter_than_asked() -> None:
     """Chance takes up to a half of the wait; what the receiver asks for is the least."""
-    outcome = respond.Outcome("failed", "HTTP 429", retry_after_s=30.0)
-    one = delivery(Consumer([received([0])]), Responder(outcome, respond.Outcome("failed", "")))
+    outcome = Outcome("failed", "HTTP 429", retry_after_s=30.0)
+    one = delivery(Consumer([received([0])]), Responder(outcome, Outcome("failed", "")))
     one.jitter = lambda: 0.0
     assert [one.step(), one.step()] == [30.0, 1.0]
 
@@ -256,7 +262,7 @@ def test_waits_are_jittered_and_never_shorter_than_asked() -> None:
 def test_offsets_move_only_when_told_or_refused() -> None:
     """A failed attempt commits nothing; done and refused commit the next offset."""
     consumer = Consumer([received([0, 1])])
-    one = delivery(consumer, Responder(respond.Outcome("failed", ""), respond.Outcome("refused", "HTTP 410")))
+    one = delivery(consumer, Responder(Outcome("failed", ""), Outcome("refused", "HTTP 410")))
     one.step()
     assert consumer.committed == {}
     one.step()
@@ -330,7 +336,7 @@ def section(tmp_path: Path, secret: str | None = SECRET, mode: int = 0o600, **ot
 def test_a_wrong_secret_file(tmp_path: Path, secret: str | None, said: str) -> None:
     """The key, the file and what it should hold are named; the secret is not shown."""
     with pytest.raises(ConfigError, match=said) as caught:
-        respond.make_webhook("oncall", section(tmp_path, secret))
+        respond_make.make_webhook("oncall", section(tmp_path, secret))
     assert "respond.webhooks.oncall.secret_file" in str(caught.value)
     assert "hunter2" not in str(caught.value)
 
@@ -338,20 +344,20 @@ def test_a_wrong_secret_file(tmp_path: Path, secret: str | None, said: str) -> N
 def test_a_wrong_address_or_ca(tmp_path: Path) -> None:
     """The key is named."""
     with pytest.raises(ConfigError, match=r"respond\.webhooks\.oncall\.url: .*use https"):
-        respond.make_webhook("oncall", section(tmp_path, url="http://alerts.example/"))
+        respond_make.make_webhook("oncall", section(tmp_path, url="http://alerts.example/"))
     with pytest.raises(ConfigError, match=r"respond\.webhooks\.oncall\.ca_file"):
-        respond.make_webhook("oncall", section(tmp_path, ca_file=str(tmp_path / "none.pem")))
+        respond_make.make_webhook("oncall", section(tmp_path, ca_file=str(tmp_path / "none.pem")))
     with pytest.raises(ConfigError, match="a receiver's name"):
-        respond.make_webhook("on call", section(tmp_path))
+        respond_make.make_webhook("on call", section(tmp_path))
 
 
 def test_a_secret_that_others_may_read_is_warned_of(tmp_path: Path) -> None:
     """It works, and says how to close it."""
     with capture_logs() as said:
-        respond.make_webhook("oncall", section(tmp_path, mode=0o644)).close()
+        respond_make.make_webhook("oncall", section(tmp_path, mode=0o644)).close()
     assert [(line["log_level"], line["way_out"]) for line in said] == [("warning", "chmod 600")]
     with capture_logs() as said:
-        respond.make_webhook("oncall", section(tmp_path)).close()
+        respond_make.make_webhook("oncall", section(tmp_path)).close()
     assert said == []
 
 
@@ -393,7 +399,7 @@ def test_a_bus_that_is_away_at_the_start_is_waited_for() -> None:
     """Joining is tried until it works, said once; a bus that refuses ends the role with its reason, not a traceback."""
     tries: list[int] = []
 
-    def make() -> respond.Delivery:
+    def make() -> Delivery:
         tries.append(1)
         if len(tries) == 1:
             raise BusUnavailable("broker 127.0.0.1:1 does not answer")

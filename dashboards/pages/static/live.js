@@ -1,10 +1,19 @@
 // Live updates. The server says that something changed (server-sent events), the page is fetched again and only what is
 // different is put in its place: elements with an id and data-live. Says when it is behind; comes back by itself.
 
-const LATE_MS = 60_000; // the server says something at least every 15 s; four missed words are silence
+const LATE_MS = 60_000; // silent for so long: ask whether the server is still there
 const GATHER_MS = 400; // changes come in bursts
 const LEAST_MS = 3_000; // and no page is fetched more often than this
 const RETRY_MS = 3_000;
+
+const ages = /<time[^>]*>[^<]*<\/time>/g;
+const timeless = (html) => html?.replace(ages, "");
+
+// What the server wrote, by id, before scripts touched it: compared with what it writes next.
+const written = new Map();
+export function remember(root) {
+  for (const part of root.querySelectorAll("[data-live][id]")) written.set(part.id, part.outerHTML);
+}
 
 export function live(sign, news, cells) {
   let source = null;
@@ -57,24 +66,33 @@ export function live(sign, news, cells) {
 
   function patch(next) {
     const told = [];
+    // Places that came or went change the grid as a whole.
+    const [now, then] = [document.getElementById("grid"), next.getElementById("grid")];
+    if (now && then && now.children.length !== then.children.length) {
+      now.className = then.className;
+      now.replaceChildren(...then.children);
+      remember(now);
+    }
     for (const fresh of next.querySelectorAll("[data-live][id]")) {
       const old = document.getElementById(fresh.id);
-      if (!old || old.outerHTML === fresh.outerHTML) continue;
+      const html = fresh.outerHTML;
+      if (!old || written.get(fresh.id) === html) continue;
+      const news = timeless(written.get(fresh.id)) !== timeless(html);
+      written.set(fresh.id, html);
       const before = old.querySelector("[data-news]")?.textContent;
       const after = fresh.querySelector("[data-news]")?.textContent;
       if (after && after !== before) told.push(after.trim());
       const open = new Set([...old.querySelectorAll("details[open]")].map((d) => d.textContent));
       const inside = old.contains(document.activeElement) ? document.activeElement : null;
       const found = inside && (inside.id ? `#${CSS.escape(inside.id)}` : `[href="${CSS.escape(inside.getAttribute("href") ?? "")}"]`);
-      fresh.classList.add("changed");
       old.replaceWith(fresh);
-      fresh.addEventListener("animationend", () => fresh.classList.remove("changed"), { once: true });
+      if (news) {
+        fresh.classList.add("changed");
+        fresh.addEventListener("animationend", () => fresh.classList.remove("changed"), { once: true });
+      }
       for (const d of fresh.querySelectorAll("details")) if (open.has(d.textContent)) d.open = true;
       if (found) fresh.querySelector(found)?.focus({ preventScroll: true });
     }
-    // Places that came or went change the grid as a whole.
-    const [now, then] = [document.getElementById("grid"), next.getElementById("grid")];
-    if (now && then && now.children.length !== then.children.length) now.replaceChildren(...then.children);
     if (document.title !== next.title) document.title = next.title;
     cells?.collect();
     if (told.length) news.textContent = told.join(". ");
@@ -90,12 +108,12 @@ export function live(sign, news, cells) {
       first = false;
       say("live", "live");
     });
-    for (const kind of ["fleet", "incident", "alive"]) {
+    for (const kind of ["fleet", "incident", "reset"]) {
       source.addEventListener(kind, (event) => {
         heard = Date.now();
         lastId = event.lastEventId || lastId;
         say("live", "live");
-        if (kind !== "alive") soon();
+        soon();
       });
     }
     source.addEventListener("error", () => {
@@ -109,11 +127,17 @@ export function live(sign, news, cells) {
     source = null;
   }
 
-  setInterval(() => {
-    if (document.hidden || !source) return;
-    const quiet = Date.now() - heard;
-    if (quiet > LATE_MS) say("behind", `Behind: no word for ${Math.round(quiet / 1000)} s`);
-  }, 5_000);
+  // A line that broke without a word (a laptop that slept, a cable) looks like a quiet fleet: ask.
+  setInterval(async () => {
+    if (document.hidden || !source || Date.now() - heard < LATE_MS) return;
+    const there = await fetch("/healthz", { cache: "no-store", signal: AbortSignal.timeout(5_000) }).catch(() => null);
+    if (there?.ok) {
+      heard = Date.now();
+    } else {
+      say("behind", `Behind: no word for ${Math.round((Date.now() - heard) / 1000)} s`);
+      listen();
+    }
+  }, 10_000);
   // A hidden page gives its connection back: browsers allow six a server, and tabs are left open for days.
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) {
@@ -122,6 +146,13 @@ export function live(sign, news, cells) {
       listen();
       soon();
     }
+  });
+  // And one that is left: a page kept for the Back button would hold its connection.
+  addEventListener("pagehide", close);
+  addEventListener("pageshow", (event) => {
+    if (!event.persisted) return;
+    listen();
+    soon();
   });
   listen();
 }

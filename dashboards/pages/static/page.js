@@ -1,7 +1,7 @@
 // What every page starts: theme switch, live updates, the grid's keys, forms that act, sign in and out.
 import { acting } from "./act.js";
 import { grid } from "./grid.js";
-import { live } from "./live.js";
+import { live, remember } from "./live.js";
 import { signIn, signOut } from "./session.js";
 import { theme } from "./theme.js";
 
@@ -9,6 +9,7 @@ theme(document.getElementById("theme"));
 signIn(document.getElementById("signin"));
 if (document.body.hasAttribute("data-signed-in")) {
   signOut(document.getElementById("signout"));
+  remember(document);
   acting(document);
   const cells = grid(document.getElementById("grid"), document.getElementById("pointed"));
   live(document.getElementById("live"), document.getElementById("news"), cells);

@@ -1,0 +1,141 @@
+"""``graynode serve``: the HTTP API and the pages, over the lake. Loopback by default; nobody is let in without a token.
+
+Beyond loopback a token must not go over the wire in the clear: ``serve.cert_file`` and ``serve.key_file`` speak TLS
+here, or ``serve.plain_http`` says that a proxy in front does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import structlog
+import uvicorn
+
+from graynode.service.api.app import create_app
+from graynode.service.api.feed import Feed
+from graynode.service.api.state import Served
+from graynode.service.api.warm import Warm
+from graynode.service.config import Config, ConfigError
+from graynode.service.config_tables import Serve
+from graynode.service.fleet_now import FleetWatch
+from graynode.service.process import is_address
+from graynode.service.tokens import Tokens
+
+_log = structlog.get_logger()
+
+_GRACE_S: Final = 5
+_BACKLOG: Final = 512
+_AT_ONCE: Final = 512
+"""Connections; more are told 503. Listeners of the stream are bounded apart, by ``serve.streams``."""
+_LOOK_S: Final = 0.2
+
+
+def run(config: Config, stop: threading.Event, *, ready: Callable[[int], None] | None = None) -> int:
+    """Serve until ``stop``. ``ready`` is told the port. ``ConfigError`` where it cannot listen so."""
+    check(config.serve)
+    listening = _listen(config.serve.listen)
+    port = int(listening.getsockname()[1])
+    with contextlib.closing(listening), FleetWatch(config, every_s=config.serve.refresh_s) as watch:
+        served = Served.open(config, watch)
+        app = create_app(served)
+        if not _any_token(config):
+            _log.warning("nobody is let in: there is no token", make="graynode token create --name NAME --scope read")
+        server = _Server(_settings(app, config.serve))
+        with Warm(served):
+            _log.info("serving", address=f"{config.serve.listen.rpartition(':')[0]}:{port}")
+            if ready is not None:
+                ready(port)
+            asyncio.run(_until(server, listening, stop, app.state.feed))
+        served.close()
+    return 0
+
+
+def check(serve: Serve) -> None:
+    """``ConfigError`` for an address that is none, or one beyond loopback in the clear."""
+    if not is_address(serve.listen):
+        raise ConfigError(f"serve.listen = {serve.listen!r}: not host:port")
+    if (serve.cert_file is None) != (serve.key_file is None):
+        raise ConfigError("serve.cert_file and serve.key_file: both are needed, or none")
+    for key, path in (("cert_file", serve.cert_file), ("key_file", serve.key_file)):
+        if path is not None and not path.is_file():
+            raise ConfigError(f"serve.{key} = {path}: no such file")
+    if not _loopback(serve.listen) and serve.cert_file is None and not serve.plain_http:
+        raise ConfigError(
+            f"serve.listen = {serve.listen!r}: beyond loopback a token would go over the wire in the clear; name "
+            "serve.cert_file and serve.key_file, or say serve.plain_http = true where a proxy in front speaks TLS"
+        )
+
+
+def _loopback(listen: str) -> bool:
+    host = listen.rpartition(":")[0].strip("[]")
+    if host in ("", "localhost"):
+        return True
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return False
+
+
+def _listen(listen: str) -> socket.socket:
+    host, _, port = listen.rpartition(":")
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(
+            host.strip("[]") or "127.0.0.1", int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        made = socket.socket(family, kind, proto)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+        made.listen(_BACKLOG)
+    except OSError as error:
+        raise ConfigError(f"serve.listen = {listen!r}: {error.strerror or error}; choose another") from error
+    return made
+
+
+def _any_token(config: Config) -> bool:
+    return bool(Tokens(config.serve.tokens_file).all())
+
+
+def _settings(app: object, serve: Serve) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,  # type: ignore[arg-type]  # an ASGI application
+        ssl_certfile=serve.cert_file,
+        ssl_keyfile=serve.key_file,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=True,
+        proxy_headers=False,
+        limit_concurrency=_AT_ONCE,
+        backlog=_BACKLOG,
+        timeout_keep_alive=15,
+        timeout_graceful_shutdown=_GRACE_S,
+        h11_max_incomplete_event_size=16 * 1024,
+        ws="none",
+        lifespan="on",
+    )
+
+
+async def _until(server: uvicorn.Server, listening: socket.socket, stop: threading.Event, feed: Feed) -> None:
+    """Serve; at ``stop`` the listeners of the stream are let go first, or they would hold the end up."""
+
+    async def watch() -> None:
+        while not stop.is_set():
+            await asyncio.sleep(_LOOK_S)
+        feed.close()
+        server.should_exit = True
+
+    await asyncio.gather(server.serve([listening]), watch())
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals alone: they are this process's own business (``stop_on_signals``)."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
