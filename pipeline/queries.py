@@ -18,6 +18,8 @@ import polars as pl
 import pyarrow as pa
 
 from graynode.pipeline import gpu_hours, identity_views, job_views, quality_views, reliability_views
+from graynode.pipeline.file_columns import FileColumns
+from graynode.pipeline.query_pruning import pruned, without_texts
 from graynode.pipeline.schema import TABLES, Table, Type
 
 _SQL_TYPES: Final[Mapping[Type, str]] = {
@@ -70,6 +72,7 @@ _DERIVED: Final[Mapping[str, str]] = {
 """What is made of tables, in the order of making: the table ``fields``, views by name, macros by signature."""
 _LISTS: Final = {"show", "tables", "information_schema", "duckdb_views", "duckdb_tables", "duckdb_columns", "pragma"}
 """Words of a statement that asks what there is."""
+_PRUNABLE: Final = frozenset(name for name in TABLES if name not in _ONCE)
 _WORD: Final = re.compile(r"[a-z_][a-z0-9_]*")
 
 _ALLOWED: Final = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
@@ -111,6 +114,7 @@ class Queries:
         self._lake = lake
         self._versions: dict[str, int] = {}
         self._columns: dict[str, tuple[str, ...]] = {}
+        self._file_columns = FileColumns()
         self._lock = threading.Lock()
         self._connection = duckdb.connect(
             ":memory:",
@@ -143,7 +147,7 @@ class Queries:
         """What to put after ``FROM`` for a table's rows of that time: names its files of that time only, by date and
         statistics. Rows of other times that share a file come along: say ``ts >= … AND ts < …`` too.
         """
-        return f"({_source(TABLES[table], self._lake.files(table, since, until))})"
+        return f"({_source(TABLES[table], self._lake.files(table, since, until), self._file_columns)})"
 
     def has(self, table: str, since: datetime, until: datetime) -> bool:
         """Whether there are files that may hold rows of that time."""
@@ -155,6 +159,7 @@ class Queries:
 
     def ask(self, sql: str, cursor: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
         """The answer of one statement, not yet fetched. ``QueryError`` where it is wrong or would change anything."""
+        sql = pruned(sql, _PRUNABLE, self.source)
         self.refresh(sql)
         cursor = cursor or self._connection.cursor()
         try:
@@ -232,7 +237,7 @@ class Queries:
         self._columns[name] = tuple(self._connection.sql(f"FROM {name} LIMIT 0").columns)
 
     def _define(self, table: Table) -> None:
-        source = _source(table, self._lake.files(table.name))
+        source = _source(table, self._lake.files(table.name), self._file_columns)
         once = _ONCE.get(table.name)
         qualify = f" QUALIFY row_number() OVER (PARTITION BY {once} ORDER BY ts) = 1" if once else ""
         name = f'"{table.name}"'
@@ -246,7 +251,7 @@ class Queries:
 
 def _words(sql: str) -> set[str]:
     """Words of a statement, and of everything that it names, and so on."""
-    found, new = set[str](), set(_WORD.findall(sql.lower()))
+    found, new = set[str](), set(_WORD.findall(without_texts(sql).lower()))
     while new - found:
         found |= new
         new = {
@@ -258,12 +263,16 @@ def _words(sql: str) -> set[str]:
     return found
 
 
-def _source(table: Table, files: list[str]) -> str:
+def _source(table: Table, files: list[str], columns_of: FileColumns) -> str:
     """All contract columns, whatever the version of the files: those a file lacks are null."""
     columns = ", ".join(f'NULL::{_SQL_TYPES[f.type]} AS "{f.name}"' for f in table.fields)
     empty = f"SELECT NULL::DATE AS date, {columns} WHERE false"
     if not files:
         return empty
-    listed = ", ".join(map(quoted, files))
-    read = f"read_parquet([{listed}], hive_partitioning = true, hive_types = {{'date': DATE}}, union_by_name = true)"
-    return f"({empty}) UNION ALL BY NAME (FROM {read})"
+    groups = columns_of.groups(files)
+    reads = [
+        f"(FROM read_parquet([{', '.join(map(quoted, some))}], hive_partitioning = true, "
+        f"hive_types = {{'date': DATE}}{', union_by_name = true' if groups is None else ''}))"
+        for some in groups or [files]
+    ]
+    return " UNION ALL BY NAME ".join([f"({empty})", *reads])

@@ -1,10 +1,10 @@
-"""Failures of nodes and what nodes' time went to: text of DuckDB table macros; ``graynode.pipeline.queries`` makes them.
+"""Failures of nodes and what their time went to: text of DuckDB macros; ``graynode.pipeline.queries`` makes them.
 
 A *failure* is a stretch in which something says that a machine, one of its GPUs or links is broken: incidents of
 hardware (tickets and pages), hard events, a scheduler's or our own word that it is out of service (planned maintenance
 excepted), imported fault records. Stretches that overlap or follow within ``APART`` are one failure, told by several
-witnesses. It *begins* with the first evidence, is *detected* when an incident of it was opened (null: nobody was told by
-us), and is over when the last witness is, or by a logged repair. ``docs/report.md`` has the definitions in full.
+witnesses. It *begins* with the first evidence, is *detected* when an incident of it was opened (null: we told
+nobody), and is over when the last witness is, or by a logged repair. ``docs/report.md`` has the definitions in full.
 
 ``failures(start, end)`` has the failures that began in the span, as they were known at its end: what came later is not
 looked at, so a report of a week says the same whenever it is made. Stretches that began more than ``LOOK_BACK`` before
@@ -30,7 +30,9 @@ _HARD: Final[Mapping[str, str]] = {
 }  # fmt: skip
 """Events that nobody can take for well, and their cause in the words of incidents."""
 _DEAD: Final = "('gpu_lost', 'driver_fault', 'recovery_requested')"
-"""Causes after which a GPU computes nothing; under the others it goes on, slower or at risk."""
+_SLOWER: Final = "('slow_gpu', 'thermal', 'power_brake')"
+"""Causes after which a GPU computes nothing, and causes whose effect is that it computes less. What a narrow bus or a
+lossy link takes from the work is not known."""
 _HIT_BEFORE: Final = "INTERVAL 10 MINUTE"
 _HIT_AFTER: Final = "INTERVAL 5 MINUTE"
 """A job's end belongs to a failure from ten minutes before its evidence to five after: Meta's window of attribution
@@ -63,8 +65,9 @@ records AS (
 witnesses AS (
   SELECT cluster, node_id, node, 1 AS rank, lo, hi, hi IS NULL AS lasts, told_ts, cause, incident_id,
     CASE WHEN subject = 'gpu' THEN gpu_uuid END AS gpu_uuid, subject = 'node' AS whole,
-    CASE WHEN cause IN {_DEAD} THEN 1.0 WHEN json_valid(evidence) THEN
-      list_max(list_filter(from_json(json_extract(evidence, '$[*].effect'), '["DOUBLE"]'), lambda x: x > 0)) END AS effect
+    CASE WHEN cause IN {_DEAD} THEN 1.0 WHEN cause IN {_SLOWER} AND json_valid(evidence) THEN
+      list_max(list_filter(from_json(json_extract(evidence, '$[*].effect'), '["DOUBLE"]'), lambda x: x > 0))
+      END AS effect
   FROM told WHERE subject IN ('node', 'gpu', 'link') AND severity <> 'digest' AND cause NOT IN ({_words(NOT_HARDWARE)})
   UNION ALL
   SELECT cluster, node_id, node, 3, ts, next_ts, next_ts IS NULL, NULL, message, NULL, NULL, true, 1.0
@@ -132,11 +135,13 @@ homes AS (
     AND coalesce(h.until > m.began, true)
   GROUP BY ALL)
 SELECT cluster, node_id, coalesce(m.node, node_id) AS node, coalesce(cause, 'unknown') AS cause, began,
-  CASE WHEN told_ts IS NOT NULL THEN greatest(told_ts, began) END AS detected, CASE WHEN NOT open AND has_end THEN last_ts END AS repaired,
+  CASE WHEN told_ts IS NOT NULL THEN greatest(told_ts, began) END AS detected,
+  CASE WHEN NOT open AND has_end THEN last_ts END AS repaired,
   greatest(epoch(told_ts) - epoch(began), CASE WHEN told_ts IS NOT NULL THEN 0.0 END) AS seconds_to_detect,
   CASE WHEN NOT open AND has_end THEN epoch(last_ts) - epoch(began) END AS seconds_to_repair,
   CASE WHEN cluster IN (FROM told_jobs_of) THEN w.job_id IS NOT NULL END AS during_job, w.job_id,
-  CASE WHEN whole THEN node_gpus WHEN gpus_named > 0 THEN gpus_named END * least(effect, 1.0)
+  CASE WHEN whole THEN node_gpus WHEN gpus_named > 0 THEN gpus_named END * CASE WHEN effect < 1.0 THEN effect
+    WHEN effect >= 1.0 THEN 1.0 END
     * (epoch(CASE WHEN open THEN CAST(to_ts AS TIMESTAMPTZ) ELSE last_ts END) - epoch(began)) / 3600
     AS gpu_hours_lost,
   CASE WHEN open THEN 'open' WHEN has_end THEN 'over' ELSE 'unknown' END AS outcome,

@@ -43,7 +43,7 @@ class _Letter:
 
 
 class Chat:
-    """One receiver of one or more apprise ``urls``. ``ValueError`` for bad ones, also ``UnsafeUrl``; it shows no secret.
+    """One receiver of one or more apprise ``urls``. ``ValueError`` for bad ones, which shows nothing of their secrets.
 
     ``plain_http`` permits what is not encrypted beyond this machine.
     """

@@ -30,6 +30,7 @@ from graynode.service.config_tables import (
     LakeSection,
     Pipeline,
     Replay,
+    Report,
     Section,
     Serve,
     Services,
@@ -67,6 +68,7 @@ class Config(Section, frozen=True):
     cost: Cost = field(default_factory=Cost)
     respond: Respond = field(default_factory=Respond)
     serve: Serve = field(default_factory=Serve)
+    report: Report = field(default_factory=Report)
     slurm: Slurm = field(default_factory=Slurm)
     steps: Steps = field(default_factory=Steps)
     job_log: JobLog = field(default_factory=JobLog)

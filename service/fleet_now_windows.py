@@ -61,7 +61,7 @@ class Newest:
         self.window, self.at = window, at
 
     def _earlier(self, at: datetime) -> pl.DataFrame:
-        """When each node was heard before the first look: to the half minute of late, to the hour before that."""
+        """When each node was heard before the first look: of the last hours to 30 s, of the days before to the hour."""
         parts = []
         for window, back in _EARLIER.items():
             rows = self.lake.read(f"host_{window}", at - back, columns=["cluster", "node_id", "node", "ts"])

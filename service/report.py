@@ -111,8 +111,10 @@ def _what_else(asked: Asked) -> None:
         asked.unknown.insert(0, f"Everything: the lake has nothing of cluster {asked.cluster!r}.")
         return
     if not asked.period(0):
-        asked.unknown.insert(0, f"This week: the lake has nothing of it; its newest row is of {newest:%Y-%m-%d %H:%M} UTC.")
-    elif newest < week.until and not asked.period(0)["unwatched"] == asked.period(0)["nodes"]:
+        asked.unknown.insert(
+            0, f"This week: the lake has nothing of it; its newest row is of {newest:%Y-%m-%d %H:%M} UTC."
+        )
+    elif newest < week.until and asked.period(0)["unwatched"] < asked.period(0)["nodes"]:
         asked.unknown.insert(0, f"The week from {newest:%Y-%m-%d %H:%M} UTC on: the lake has nothing newer.")
     if not week.whole:
         asked.unknown.insert(0, f"The rest of the week: it is told up to {week.until:%Y-%m-%d %H:%M} UTC.")

@@ -36,7 +36,7 @@ def availability(asked: Asked) -> Section:
     owned, usable, blind = (sum(r[k] for r in rows) for k in ("owned_h", "usable_h", "blind_h"))
     says, of, watched = [], f"{value(owned)} GPU-hours", True
     if not owned:
-        row = asked.period(0)
+        row = dict(asked.period(0))
         extra = (asked.scale - 1) * (row.get("owned_d") or 0.0)
         owned, usable = (24 * ((row.get(k) or 0.0) + extra) for k in ("owned_d", "usable_d"))
         blind, of = 24 * (row.get("blind_d") or 0.0), f"{value(owned)} node-hours"
@@ -85,8 +85,8 @@ def failures(asked: Asked) -> Section:
     if totals:
         now = totals[0]
         beside = "; ".join(f"{t['name']} {value(t['value'])}" for t in totals[1:]) or "nothing before it is known"
-        told = f"{now['n']} ({value(now['value'])} per 1,000 node-days, {between(now['low'], now['high'])})"
-        asked.headlines.append(Headline("Failures of nodes", told, beside))
+        shown = f"{now['n']} ({value(now['value'])} per 1,000 node-days, {between(now['low'], now['high'])})"
+        asked.headlines.append(Headline("Failures of nodes", shown, beside))
     published = [{"name": name, "value": rate} for name, rate, _, _ in FLEETS]
     spec = charts.bars([*totals, *published], title="Failures beside the past and others", unit="per 1,000 node-days")
     says = [
@@ -163,8 +163,10 @@ def _time_words(
         f"medians; {detect.cases} of {row['failures']} were told by us, {row['open']} are still open",
     ))  # fmt: skip
     if row["failures"] > row["told"]:
-        asked.unknown.append(f"{row['failures'] - row['told']} of {row['failures']} failures were told of by others only: "
-                             "how soon we would have noticed is not known.")  # fmt: skip
+        asked.unknown.append(
+            f"How soon {row['failures'] - row['told']} of {row['failures']} failures could have been noticed: "
+            "only others told of them."
+        )
     if row["open"]:
         asked.unknown.append(f"{row['open']} failures were not over at the end: how long they last is not known yet.")
     return ["A repair is counted from the first evidence to the last witness's end or the logged repair: it holds the "
@@ -172,10 +174,11 @@ def _time_words(
 
 
 def _time_charts(each: Sequence[Row]) -> list[Mapping[str, Any]]:
-    specs = []
+    specs: list[Mapping[str, Any]] = []
     for name, of, title in (
-        ("repair", _repairing(each), "Time to repair, 14 weeks"), ("detect", _detecting(each), "Time to detect, 14 weeks"),
-    ):  # fmt: skip
+        ("repair", _repairing(each), "Time to repair, 14 weeks"),
+        ("detect", _detecting(each), "Time to detect, 14 weeks"),
+    ):
         if of.over:
             unit, size = ("hours", 3600.0) if name == "repair" else ("minutes", 60.0)
             marks = {w: q / size for w, p in (("median", 0.5), ("90 %", 0.9)) if (q := of.quantile(p)) is not None}
@@ -194,8 +197,10 @@ def blind(asked: Asked) -> Section:
     ), rows, "every machine was seen all the time, or none is watched")  # fmt: skip
     row, says = asked.period(0), []
     if row and row["unwatched"]:
-        asked.unknown.append(f"{row['unwatched']} of {row['nodes']} machines send no telemetry: of them only what records "
-                             "and schedulers say is known.")  # fmt: skip
+        asked.unknown.append(
+            f"What {row['unwatched']} of {row['nodes']} machines measure: they send no telemetry, so only what "
+            "records and schedulers say of them is known."
+        )
     if row and row["blind_d"] is not None:
         part = row["blind_d"] / row["owned_d"]
         says.append(
@@ -233,9 +238,9 @@ def ahead(asked: Asked) -> Section:
     says = [
         f"Expected: {value(told.mean)} failures; 95 %: at most {told.failures_95}; 99 %: at most {told.failures_99}. "
         "So many parts cover a month without a delivery.",
-        "Gamma prior (Jeffreys) and Poisson weeks: the number ahead is negative binomial with mean m = h·(Y + φ/2)/E and "
-        f"variance φ·m·(1 + m/(Y + φ/2)): Y = {told.failures_seen} failures in E = {value(exposure)} node-days, "
-        f"h = {value(nodes * _AHEAD_D)} ahead, φ = {told.dispersion:.2f} (how far weeks scatter beyond chance; at least 1).",
+        "Gamma prior (Jeffreys) and Poisson weeks: the number ahead is negative binomial with mean m = h·(Y + φ/2)/E "
+        f"and variance φ·m·(1 + m/(Y + φ/2)): Y = {told.failures_seen} failures in E = {value(exposure)} node-days, "
+        f"h = {value(nodes * _AHEAD_D)} ahead, φ = {told.dispersion:.2f} (1: weeks scatter as chance has them).",
     ]
     if told.down_mean is not None and typical is not None:
         says.insert(1, f"Out at the same time: {value(told.down_mean)} nodes on average, 95 %: {told.down_95}, 99 %: "

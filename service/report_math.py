@@ -76,8 +76,8 @@ def lengths(seconds: Sequence[float], over: Sequence[bool]) -> Lengths:
 class Forecast:
     """Failures within the horizon: mean, and what they will not exceed with probability 0.95 and 0.99.
 
-    ``down_95`` and ``down_99`` are nodes out at the same time, null where no repair time is known. ``dispersion`` is the
-    factor by which weeks scatter more than chance alone, ``weeks`` how many stand behind it.
+    ``down_95`` and ``down_99`` are nodes out at the same time, null where no repair time is known. ``dispersion`` is
+    the factor by which weeks scatter more than chance alone, ``weeks`` how many stand behind it.
     """
 
     mean: float
@@ -96,9 +96,9 @@ def forecast(
 ) -> Forecast | None:
     """What ``counts`` of past weeks, each with its ``node_days``, foretell for ``ahead_node_days``.
 
-    Failures a node-day have a gamma prior (Jeffreys: shape 1/2, rate 0) and are Poisson, so the number ahead is negative
-    binomial with shape Y + 1/2 and probability E/(E+h): Y failures in E node-days were seen, h are ahead. Where weeks
-    scatter more than that (φ > 1: Pearson's dispersion of weeks and of blocks of four, the larger) it has the variance
+    Failures a node-day have a gamma prior (Jeffreys: shape 1/2, rate 0) and are Poisson, so the number ahead is
+    negative binomial with shape Y + 1/2 and probability E/(E+h): Y failures in E node-days were seen, h are ahead.
+    Where weeks scatter more than that (φ > 1: Pearson's dispersion of weeks and of blocks of four, the larger) it has the variance
     that goes with φ, φ·m·(1 + m/(Y + φ/2)) at mean m (quasi-likelihood); with φ = 1 that is the same law.
     ``nodes`` · rate · ``repair_d`` are out on average (Little's law); their number scatters alike.
     """
@@ -117,7 +117,7 @@ def forecast(
 
 @dataclass(frozen=True, slots=True)
 class _Ahead:
-    """A rate of ``seen`` failures in ``exposure`` node-days, whose counts scatter ``phi`` times as wide as Poisson's."""
+    """A rate of ``seen`` failures in ``exposure`` node-days whose counts scatter ``phi`` times as wide as Poisson's."""
 
     seen: float
     exposure: float

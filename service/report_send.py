@@ -1,4 +1,4 @@
-"""``graynode report --send``: the first page as a message, the whole as an attached file, to addresses as apprise has them.
+"""``graynode report --send``: the first page as a message, the whole as a file, to addresses as apprise has them.
 
 Addresses hold passwords: they come from a file (``report.urls_file``), and what is said of them names their number and
 kind only. Services that take no file get the message alone.
@@ -28,7 +28,8 @@ def send(config: Config, report: Report) -> int:
     """Send to every address, whatever becomes of the others. 0 all took it, 1 some did not; each is said."""
     title, body = f"Weekly report, {report.title}", message(report)
     name = f"graynode-{report.week}.html"
-    page = AttachMemory(content=html.write(report).encode(), name=name, mimetype="text/html")  # type: ignore[no-untyped-call]
+    content = html.write(report).encode()
+    page = AttachMemory(content=content, name=name, mimetype="text/html")  # type: ignore[no-untyped-call]
     failed = 0
     for shown, service in addresses(config):
         attach = page if service[0].attachment_support else None
@@ -51,7 +52,7 @@ def message(report: Report) -> str:
 
 
 def addresses(config: Config) -> list[tuple[str, apprise.Apprise]]:
-    """The services to send to, each with what may be said of it; ``ConfigError`` where there is none or one is wrong."""
+    """The services to send to, each with what may be said of it; ``ConfigError`` where one is wrong, or none there."""
     path = config.report.urls_file
     if path is None:
         raise ConfigError("--send: name a file of addresses, one a line: report.urls_file (docs/report.md)")

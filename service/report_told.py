@@ -49,8 +49,10 @@ def caught(asked: Asked) -> Section:
         asked.unknown.append(
             f"Whether a job ran there when {unjudged} of {total} failures began: no job is known here."
         )
-    says = ["A failure hit a job where the job's end was put down to infrastructure on that node from ten minutes before the "
-            "first evidence to five after the last, or where the scheduler says that the node failed."]  # fmt: skip
+    says = [
+        "A failure hit a job where the job's end was put down to infrastructure on that node from ten minutes before "
+        "the first evidence to five after the last, or where the scheduler says that the node failed."
+    ]
     return Section("caught", "Caught before it hit a job", says, [table])
 
 
@@ -74,13 +76,13 @@ def lost(asked: Asked) -> Section:
     ), jobs, "no job's end was put down to infrastructure")  # fmt: skip
     _say_lost(asked, rows, jobs, bool(prices), prices.currency)
     says = [
-        "Capacity: GPUs concerned × time until the end of the failure (so far, where it lasts) × how much slower they were, "
-        "1 where they gave nothing. Where the effect is not known, no loss is counted.",
-        "Work of jobs: from their start, for where the last checkpoint was is not known: an upper bound, beside the capacity "
-        "and not to be added to it.",
+        "Capacity: GPUs concerned × time until the end of the failure (so far, where it lasts) × how much slower they "
+        "were, 1 where they gave nothing. Where the effect is not known, no loss is counted.",
+        "Work of jobs: from their start, for where the last checkpoint was is not known: an upper bound, beside the "
+        "capacity and not to be added to it.",
     ]
-    spec = charts.bars([{"name": f"{r['cause']} {r['gpu_model']}".strip(), "value": r["gpu_hours_lost"]} for r in rows[:12]],
-                       title="Capacity lost by cause", unit="GPU-hours")  # fmt: skip
+    worst = [{"name": f"{r['cause']} {r['gpu_model']}".strip(), "value": r["gpu_hours_lost"]} for r in rows[:12]]
+    spec = charts.bars(worst, title="Capacity lost by cause", unit="GPU-hours")
     return Section("lost", "What it cost", says, [table, owed], [figure(spec)] if rows else [])
 
 
@@ -97,11 +99,13 @@ def _say_lost(asked: Asked, rows: list[Row], jobs: list[Row], priced: bool, curr
     asked.headlines.append(Headline("Capacity lost", told, beside))
     missing = sum(r["failures"] - r["known"] for r in rows)
     if missing:
-        asked.unknown.append(f"What {missing} of {sum(r['failures'] for r in rows)} failures cost: how much slower the GPUs were, "
-                             "or how many there are, is not known.")  # fmt: skip
+        of = sum(r["failures"] for r in rows)
+        asked.unknown.append(
+            f"What {missing} of {of} failures cost: how much slower the GPUs were, or how many there are, is not known."
+        )
     if not priced:
         asked.unknown.append(
-            "What a GPU-hour costs: no price is configured, so losses are told in GPU-hours ([cost], docs/cost.md)."
+            "What a GPU-hour costs: no price is configured (docs/cost.md), so losses are told in GPU-hours."
         )
 
 
@@ -140,7 +144,8 @@ def repairs(asked: Asked) -> Section:
         Column("kind", "what"), Column("repairs", "times"), Column("old_7d", "7 days old"),
         Column("again_7d", "failed again within 7 days"), Column("share_7d", "share", "share", "failed / 7 days old"),
         Column("share_7d_high", "at most", "share", _EXACT), Column("old_28d", "28 days old"),
-        Column("again_28d", "failed again within 28 days"), Column("share_28d", "share", "share", "failed / 28 days old"),
+        Column("again_28d", "failed again within 28 days"),
+        Column("share_28d", "share", "share", "failed / 28 days old"),
         Column("share_28d_high", "at most", "share", _EXACT),
     ), rows, "no repair and no return to service is known")  # fmt: skip
     back = asked.rows(ask.CAME_BACK)
@@ -205,5 +210,8 @@ def _budget_words(asked: Asked) -> Iterable[str]:
     allowed = budget * days
     wrong, open_ = (sum(r[k] for r in rows) for k in ("wrong", "undecided"))
     told = sum(r["told"] for r in rows)
-    yield (f"Budget: {budget:g} false alarms per node-day, {value(allowed)} in this week. Told: {told}; judged wrong: {wrong}"
-           + (f"; not decided: {open_}, so between {wrong} and {wrong + open_} of it are used." if open_ else "."))  # fmt: skip
+    used = f"; not decided: {open_}, so between {wrong} and {wrong + open_} of it are used" if open_ else ""
+    yield (
+        f"Budget: {budget:g} false alarms per node-day, {value(allowed)} in this week. "
+        f"Told: {told}; judged wrong: {wrong}{used}."
+    )

@@ -21,6 +21,8 @@ from graynode.service.respond_ledger import Ledger
 from graynode.service.respond_tables import Receiver
 
 Group = Literal["digest", "quiet", "people", "many"]
+_GATHER: Final = timedelta(minutes=1)
+"""What is beyond the bound waits so long for others like it."""
 _WHY: Final[Mapping[Group, str]] = {
     "digest": "the digest of {at}", "quiet": "quiet hours are over", "people": "no longer muted",
     "many": "more than the bound of messages an hour",
@@ -192,7 +194,7 @@ class Desk:
         urgent = incident.get("severity") == "page"
         if not self.ledger.room(now, urgent=urgent):
             said = f"more than {self.terms.most_per_hour} messages in an hour: told with others"
-            return self._hold(incident, "many", self.ledger.bundle_at(now), said)
+            return self._hold(incident, "many", max(self.ledger.bundle_at(now), now + _GATHER), said)
         return None
 
     def _hold(self, incident: Incident, group: Group, until: datetime, reason: str) -> Verdict:
@@ -211,7 +213,7 @@ class Desk:
             found.append(held.incident)
         if not found:
             return None
-        if (len(found) == 1 and group != "digest") or not self.bundles:
+        if (len(found) == 1 and group in ("quiet", "people")) or not self.bundles:
             return Errand((found[0],), "revision") if self.ledger.room(now, urgent=True) else None
         if self.ledger.bundle_at(now) > now:
             return None

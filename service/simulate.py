@@ -20,6 +20,7 @@ from graynode.collectors.simulated.events import Told, inventory, truth
 from graynode.collectors.simulated.faults import FaultsError, Plan
 from graynode.collectors.simulated.fleet import Fleet, Spec
 from graynode.collectors.simulated.links import Outages
+from graynode.collectors.simulated.scheduler import node_states
 from graynode.collectors.simulated.windows import history, windows
 from graynode.pipeline import fleet_hours
 from graynode.pipeline.codec import to_batch
@@ -118,6 +119,7 @@ def _commit(lake: Lake, table: str, frames: list[pl.DataFrame], written: Written
 
 def _write_rows(fleet: Fleet, lake: Lake, start: datetime, end: datetime, written: Written) -> None:
     rows: dict[str, list[Row]] = {"inventory": inventory(fleet, fleet.seconds(start)), "job": [], "event": []}
+    rows["node_state"] = node_states(fleet, fleet.seconds(start), fleet.seconds(end))
     told, since = Told(fleet, Outages(fleet)), fleet.seconds(start)
     for table, row in (*told.running(since), *told.between(since, fleet.seconds(end))):
         rows[table].append(row)

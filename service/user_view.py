@@ -143,7 +143,8 @@ def _of_incident(row: Mapping[str, Any]) -> dict[str, Any]:
     until = f", until {row['ended']:%Y-%m-%d %H:%M} UTC" if row["ended"] else ", still open"
     return {
         "ts": row["began"], "kind": "incident", "what": f"{row['title'] or row['cause']}{until}",
-        "job_id": row["job_id"], "attempt": None, "node": row["node"] or row["node_id"], "incident_id": row["incident_id"],
+        "job_id": row["job_id"], "attempt": None, "node": row["node"] or row["node_id"],
+        "incident_id": row["incident_id"],
         "side": "code" if row["cause"] == "application_error" else "machine", "lost_gpu_hours": 0.0, "advice": None,
     }  # fmt: skip
 

@@ -43,6 +43,11 @@ _LOADED_MHZ: Final = 1890.0
 """Highest clock under load before a chip's own ratio: the fastest chips of the data just reach boost with it."""
 
 
+_LEFT_OVER: Final = 0.2
+"""Share of notebooks whose kernel keeps its memory after the scheduler has ended them: a stated guess."""
+_NOTEBOOK: Final = [work.name for work in WORKS].index("notebook")
+
+
 @dataclass(frozen=True, slots=True)
 class Traits:
     """What distinguishes one GPU from the next: measured ratios of Longhorn, shape (kinds of work, GPUs)."""
@@ -235,11 +240,14 @@ def _with_idle(columns: dict[str, Array], gpu: Array, start: Array, end: Array, 
     idle_gpu = np.concatenate((np.arange(gpus), g[~follows]))
     idle_start = np.concatenate((np.full(gpus, -1.0), e[~follows]))
     n = len(idle_gpu)
+    left = uniform(seed, 14, g[~follows], np.floor(e[~follows]).astype(np.int64)) < _LEFT_OVER
+    left &= columns["work"][order][~follows] == _NOTEBOOK
     idle = {name: np.zeros(n) for name in columns}
     idle.update(
         job=np.full(n, -1), work=np.full(n, -1), role=np.full(n, -1), rank=np.full(n, -1),
         power_w=_IDLE_W * (1.0 + 0.04 * normal(seed, 13, idle_gpu, np.zeros(n, np.int64))),
-        clock_mhz=np.full(n, IDLE_MHZ), mem_bytes=np.full(n, 0.6e9), speed=np.ones(n), pace=np.ones(n),
+        clock_mhz=np.full(n, IDLE_MHZ),
+        mem_bytes=np.concatenate((np.full(gpus, 0.6e9), np.where(left, 9e9, 0.6e9))), speed=np.ones(n), pace=np.ones(n),
     )  # fmt: skip
     return Steps(
         np.concatenate((gpu, idle_gpu)),

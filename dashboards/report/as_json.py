@@ -1,6 +1,6 @@
 """The report for a machine: ``graynode.report.v1`` (``report.schema.json``), every number with its unit.
 
-Times are ISO 8601 in UTC. A column's ``unit`` is the unit of its numbers: ``s``, ``share`` (0 to 1), ``GPU-h`` and so on;
+Times are ISO 8601 in UTC. A column's ``unit`` is that of its numbers: ``s``, ``share`` (0 to 1), ``GPU-h`` and so on;
 no unit is a count, a text or a ratio. Null is "could not tell".
 """
 
@@ -36,7 +36,7 @@ def plain(report: Report) -> dict[str, Any]:
         "sections": [
             {
                 "key": s.key, "title": s.title, "says": list(s.says), "tables": [_table(t) for t in s.tables],
-                "figures": [{"title": f.spec.get("title"), "description": f.spec.get("description")} for f in s.figures],
+                "figures": [{key: str(f.spec.get(key) or "") for key in ("title", "description")} for f in s.figures],
             }
             for s in report.sections
         ],

@@ -25,7 +25,8 @@ def escaped(text: object) -> str:
 
 def _parts(report: Report) -> Iterator[str]:
     yield f"# {escaped(report.title)}\n"
-    yield f"{value(report.since)} to {value(report.until)} UTC. Made {value(report.made)} UTC by graynode {report.version}.\n"
+    span = f"{value(report.since)} to {value(report.until)} UTC" + ("" if report.whole else "; the week is not over")
+    yield f"{span}. Made {value(report.made)} UTC by graynode {report.version}.\n"
     if report.headlines:
         yield "| | | |\n| --- | --- | --- |"
         for line in report.headlines:

@@ -32,8 +32,9 @@ def value(told: Any, unit: str = "") -> str:  # noqa: ANN401 (a cell)
 
 def share(told: float) -> str:
     """In percent; near 1 with as many digits as tell it from 1."""
-    digits = 2 if 0.99 < told < 1 else 1
-    return f"{100 * told:.{digits}f} %"
+    if 0.9999 < told < 1:
+        return "over 99.99 %"
+    return f"{100 * told:.{2 if 0.99 < told < 1 else 1}f} %"
 
 
 def span(seconds: float) -> str:

@@ -9,10 +9,12 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from litestar import post
+from litestar.params import FromPath, JSONBody
 from msgspec import Meta
 
 from graynode.service import labels
 from graynode.service.api.access import Caller
+from graynode.service.api.asked import CallerHere, ServedHere
 from graynode.service.api.incidents import IncidentId, revisions_of
 from graynode.service.api.nodes import one_node
 from graynode.service.api.problems import Problem
@@ -58,7 +60,7 @@ class Done(msgspec.Struct):
 
 
 @post("/api/v1/incidents/{incident_id:str}/label", opt=_ACT, sync_to_thread=True, status_code=200)
-def label(served: Served, caller: Caller, incident_id: IncidentId, data: LabelBody) -> Done:
+def label(served: ServedHere, caller: CallerHere, incident_id: IncidentId, data: JSONBody[LabelBody]) -> Done:
     """A verdict on an incident. It measures; nothing is trained by it."""
     id_ = _incident(served, incident_id)
     return _send(served, caller, lambda: labels.label_row(
@@ -67,7 +69,7 @@ def label(served: Served, caller: Caller, incident_id: IncidentId, data: LabelBo
 
 
 @post("/api/v1/incidents/{incident_id:str}/ack", opt=_ACT, sync_to_thread=True, status_code=200)
-def ack(served: Served, caller: Caller, incident_id: IncidentId, data: AckBody) -> Done:
+def ack(served: ServedHere, caller: CallerHere, incident_id: IncidentId, data: JSONBody[AckBody]) -> Done:
     """Take an incident: receivers hear of it again when it gets worse and when it is over."""
     id_ = _incident(served, incident_id)
     return _send(served, caller, lambda: labels.ack_row(
@@ -76,7 +78,7 @@ def ack(served: Served, caller: Caller, incident_id: IncidentId, data: AckBody) 
 
 
 @post("/api/v1/nodes/{node:str}/mute", opt=_ACT, sync_to_thread=True, status_code=200)
-def mute(served: Served, caller: Caller, node: str, data: MuteBody) -> Done:
+def mute(served: ServedHere, caller: CallerHere, node: FromPath[str], data: JSONBody[MuteBody]) -> Done:
     """Receivers are told nothing of a node for a while; what is found is stored all the same."""
     id_ = str(one_node(served, node)["node_id"])
     return _send(served, caller, lambda: labels.mute_row(
@@ -85,7 +87,7 @@ def mute(served: Served, caller: Caller, node: str, data: MuteBody) -> Done:
 
 
 @post("/api/v1/nodes/{node:str}/unmute", opt=_ACT, sync_to_thread=True, status_code=200)
-def unmute(served: Served, caller: Caller, node: str, data: UnmuteBody) -> Done:
+def unmute(served: ServedHere, caller: CallerHere, node: FromPath[str], data: JSONBody[UnmuteBody]) -> Done:
     """The node is heard again."""
     id_ = str(one_node(served, node)["node_id"])
     return _send(served, caller, lambda: labels.mute_row(

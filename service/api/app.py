@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from litestar import Litestar
 from litestar.datastructures import State
-from litestar.middleware import DefineMiddleware
 from litestar.openapi import OpenAPIConfig
+from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.types import ControllerRouterHandler
 
 from graynode.service.api import (
@@ -50,6 +50,16 @@ _PARTS: Final = (
 ROUTES: Final[Sequence[ControllerRouterHandler]] = tuple(route for part in _PARTS for route in part.ROUTES)
 
 
+_DESCRIBED: Final = OpenAPIConfig(
+    "graynode",
+    version("graynode"),
+    path="/openapi",
+    render_plugins=[JsonRenderPlugin()],
+    use_handler_docstrings=True,
+)
+"""Litestar wants an address of its own for it; ours (``docs``) are /openapi.json and /docs. The guard is before all."""
+
+
 def create_app(served: Served, routes: Sequence[Any] | None = None) -> Litestar:
     """The application over ``served``. ``routes`` beside the API's own; by default the pages.
 
@@ -61,23 +71,23 @@ def create_app(served: Served, routes: Sequence[Any] | None = None) -> Litestar:
     own.registry.register(OfFleet(served))
     feed, desk = Feed(served, most=config.streams), sql.Desk(served)
     gate = Gate(Tokens(config.tokens_file), timedelta(hours=config.session_h))
-    return Litestar(
+    app = Litestar(
         route_handlers=[*ROUTES, *(_pages() if routes is None else routes)],
         guards=[guard],
         dependencies=DEPENDENCIES,
         exception_handlers=HANDLERS,
-        middleware=[DefineMiddleware(Measured, own=own), DefineMiddleware(Wire, hosts=config.hosts)],
         compression_config=COMPRESSION,
         request_max_body_size=LARGEST_BODY,
         state=State({"served": served, "gate": gate, "feed": feed, "desk": desk, "own": own}),
         lifespan=[_looking(feed, desk)],
-        openapi_config=OpenAPIConfig(
-            "graynode", version("graynode"), enabled_endpoints=set(), use_handler_docstrings=True
-        ),
+        openapi_config=_DESCRIBED,
         debug=False,
         pdb_on_exception=False,
         logging_config=None,
     )
+    # Around all of it, for Litestar's own layers stand behind its router: an unknown path would pass them by.
+    app.asgi_handler = Measured(Wire(app.asgi_handler, config.hosts), own)
+    return app
 
 
 def _looking(feed: Feed, desk: sql.Desk) -> Callable[[Litestar], AbstractAsyncContextManager[None]]:

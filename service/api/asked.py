@@ -7,8 +7,8 @@ from typing import Annotated, Any, Final
 
 from litestar import Request
 from litestar.datastructures import State
-from litestar.di import Provide
-from litestar.params import Parameter, QueryParameter
+from litestar.di import NamedDependency, Provide
+from litestar.params import QueryParameter
 
 from graynode.service.api.access import Caller
 from graynode.service.api.paging import USUAL, Paging, limit_of
@@ -16,9 +16,14 @@ from graynode.service.api.spans import Span, span
 from graynode.service.api.state import Served
 
 _DAY: Final = timedelta(days=1)
-Text = Annotated[str, Parameter(max_length=500)]
+Text = Annotated[str, QueryParameter(max_length=500)]
 StateIs = Annotated[str, QueryParameter(name="state", max_length=50, description="only those in this state")]
 """``state`` is a reserved name of a handler's parameter."""
+ServedHere = NamedDependency[Served]
+CallerHere = NamedDependency[Caller]
+SpanAsked = NamedDependency[Span]
+PageAsked = NamedDependency[Paging]
+"""What a handler names as ``served``, ``caller``, ``span`` and ``paging``."""
 
 
 def served_of(state: State) -> Served:

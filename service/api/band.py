@@ -14,12 +14,13 @@ from typing import Annotated, Any, Final, Literal
 
 import polars as pl
 from litestar import Response, get
-from litestar.params import Parameter
+from litestar.params import QueryParameter
 
 from graynode.dashboards.pieces import clean
 from graynode.pipeline.queries import quoted
 from graynode.pipeline.schema import TABLES
 from graynode.service.api.answers import Page, Row, page, tag
+from graynode.service.api.asked import ServedHere
 from graynode.service.api.incidents import IncidentId, evidence_of, revisions_of
 from graynode.service.api.problems import Problem, shown
 from graynode.service.api.spans import Span, sql_time
@@ -206,17 +207,17 @@ def _picture(body: bytes, media_type: str) -> Response[bytes]:
     return Response(body, media_type=media_type, headers=headers)
 
 
-ThemeIs = Annotated[str, Parameter(max_length=10, description="light or dark")]
+ThemeIs = Annotated[str, QueryParameter(max_length=10, description="light or dark")]
 
 
 @get("/api/v1/incidents/{incident_id:str}/band", sync_to_thread=True)
-def band(served: Served, incident_id: IncidentId) -> Response[bytes]:
+def band(served: ServedHere, incident_id: IncidentId) -> Response[bytes]:
     """The incident's metric over time, with its own normal and the peers' band."""
     return page(read_band(served, incident_id))
 
 
 @get("/api/v1/incidents/{incident_id:str}/picture.svg", sync_to_thread=True, media_type="image/svg+xml")
-def picture_svg(served: Served, incident_id: IncidentId, theme: ThemeIs = "light") -> Response[bytes]:
+def picture_svg(served: ServedHere, incident_id: IncidentId, theme: ThemeIs = "light") -> Response[bytes]:
     """The incident's picture as SVG, with an alternative text."""
     from graynode.dashboards.render import RenderError, note, svg
 
@@ -229,7 +230,7 @@ def picture_svg(served: Served, incident_id: IncidentId, theme: ThemeIs = "light
 
 
 @get("/api/v1/incidents/{incident_id:str}/picture.png", sync_to_thread=True, media_type="image/png")
-def picture_png(served: Served, incident_id: IncidentId, theme: ThemeIs = "light") -> Response[bytes]:
+def picture_png(served: ServedHere, incident_id: IncidentId, theme: ThemeIs = "light") -> Response[bytes]:
     """The incident's picture as PNG."""
     from graynode.dashboards.render import RenderError, png
 

@@ -83,6 +83,7 @@ class Feed:
 
     async def run(self) -> None:
         """Look until cancelled. A lake that cannot be asked now is asked again."""
+        self.closing, self._new = False, asyncio.Event()
         while True:
             try:
                 fleet, rows = await asyncio.to_thread(self._look)

@@ -12,6 +12,7 @@ from litestar import Response, get
 from graynode.detectors.exact_bounds import poisson_rate
 from graynode.pipeline.queries import quoted
 from graynode.service.api.answers import Page, Row, page
+from graynode.service.api.asked import ServedHere, SpanAsked
 from graynode.service.api.metrics import GPU_STATES, NODE_STATES
 from graynode.service.api.spans import POINTS, Span, sql_time, whole_hour
 from graynode.service.api.state import Served
@@ -213,20 +214,20 @@ def read_racks(served: Served) -> Page:
 
 
 @get("/api/v1/fleet", sync_to_thread=True)
-def fleet(served: Served, span: Span) -> Response[bytes]:
+def fleet(served: ServedHere, span: SpanAsked) -> Response[bytes]:
     """The fleet in one row: now, and over a range (the last week where none is named)."""
     row = read_fleet(served, span)
     return page(Page([row], row["at"]))
 
 
 @get("/api/v1/fleet/history", sync_to_thread=True)
-def history(served: Served, span: Span) -> Response[bytes]:
+def history(served: ServedHere, span: SpanAsked) -> Response[bytes]:
     """The fleet over time."""
     return page(read_history(served, span))
 
 
 @get("/api/v1/fleet/racks", sync_to_thread=True)
-def racks(served: Served) -> Response[bytes]:
+def racks(served: ServedHere) -> Response[bytes]:
     """The fleet by rack and NVLink domain."""
     return page(read_racks(served))
 

@@ -10,6 +10,7 @@ from litestar import Response, get
 
 from graynode.pipeline.queries import quoted
 from graynode.service.api.answers import Page, Row, page
+from graynode.service.api.asked import ServedHere
 from graynode.service.api.problems import Problem
 from graynode.service.api.spans import sql_time
 from graynode.service.api.state import Served
@@ -26,7 +27,7 @@ def healthz() -> str:
 
 
 @get("/readyz", opt={"public": True}, sync_to_thread=False, media_type="text/plain")
-def readyz(served: Served) -> Response[str]:
+def readyz(served: ServedHere) -> Response[str]:
     """The fleet has been read from the lake, and the last time that worked. 503 until then."""
     ready = not served.fleet.now().problem
     return Response("ready\n" if ready else "not ready\n", status_code=200 if ready else 503, media_type="text/plain")
@@ -90,7 +91,7 @@ def _lake(served: Served, clock: datetime) -> Iterator[Row]:
 
 
 @get("/api/v1/health", sync_to_thread=True)
-def health(served: Served) -> Response[bytes]:
+def health(served: ServedHere) -> Response[bytes]:
     """graynode's own parts: how old the fleet's picture, the data and the rounds are; who could be told."""
     return page(read_health(served))
 

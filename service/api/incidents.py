@@ -7,13 +7,13 @@ from typing import Annotated, Any, Final
 
 import msgspec
 from litestar import Response, get
-from litestar.params import Parameter
+from litestar.params import PathParameter
 
 from graynode.dashboards.explain import plain
 from graynode.pipeline.queries import quoted
 from graynode.pipeline.schema import CAUSES, SEVERITIES
 from graynode.service.api.answers import Page, Row, one, page
-from graynode.service.api.asked import StateIs, Text
+from graynode.service.api.asked import PageAsked, ServedHere, SpanAsked, StateIs, Text
 from graynode.service.api.paging import Paging, page_rows, page_sql
 from graynode.service.api.problems import Problem, shown
 from graynode.service.api.spans import Span, sql_time
@@ -26,7 +26,7 @@ _LISTED: Final = """incident_id, revision, state, severity, cause, subject, clus
   pci_bus_id, title, action, owner, next_step, since, coalesce(opened_ts, since, ts) AS opened_ts,
   coalesce(updated_ts, ts) AS updated_ts, resolved_ts, due_ts, "count", job_id, wait_gpu_h_per_day, wait_cost_per_day,
   currency, grouped_under"""
-IncidentId = Annotated[str, Parameter(max_length=36, description="its id, or the beginning of it")]
+IncidentId = Annotated[str, PathParameter(max_length=36, description="its id, or the beginning of it")]
 
 
 def read_incidents(
@@ -159,9 +159,9 @@ def evidence_of(row: Row) -> list[dict[str, Any]]:
 
 @get("/api/v1/incidents", sync_to_thread=True)
 def incidents(
-    served: Served,
-    paging: Paging,
-    span: Span,
+    served: ServedHere,
+    paging: PageAsked,
+    span: SpanAsked,
     state_: StateIs = "open",
     severity: Text = "",
     cause: Text = "",
@@ -173,22 +173,22 @@ def incidents(
 
 
 @get("/api/v1/incidents/{incident_id:str}", sync_to_thread=True)
-def incident(served: Served, incident_id: IncidentId) -> Response[bytes]:
+def incident(served: ServedHere, incident_id: IncidentId) -> Response[bytes]:
     """One incident with evidence, verdicts, acknowledgements and actions."""
     return one(read_incident(served, incident_id))
 
 
 @get("/api/v1/incidents/{incident_id:str}/revisions", sync_to_thread=True)
-def revisions(served: Served, incident_id: IncidentId) -> Response[bytes]:
+def revisions(served: ServedHere, incident_id: IncidentId) -> Response[bytes]:
     """Its revisions, oldest first."""
     return page(read_revisions(served, incident_id))
 
 
 @get("/api/v1/findings", sync_to_thread=True)
 def findings(
-    served: Served,
-    paging: Paging,
-    span: Span,
+    served: ServedHere,
+    paging: PageAsked,
+    span: SpanAsked,
     node: Text = "",
     detector: Text = "",
     cause: Text = "",
@@ -199,7 +199,9 @@ def findings(
 
 
 @get("/api/v1/actions", sync_to_thread=True)
-def actions(served: Served, paging: Paging, span: Span, node: Text = "", incident: Text = "") -> Response[bytes]:
+def actions(
+    served: ServedHere, paging: PageAsked, span: SpanAsked, node: Text = "", incident: Text = ""
+) -> Response[bytes]:
     """What was told and done, newest first."""
     return page(read_actions(served, paging, span, node=node, incident=incident))
 

@@ -7,13 +7,14 @@ from typing import Any, Final
 
 import msgspec
 from litestar import Response, get
+from litestar.params import FromPath
 
 from graynode.dashboards.explain_job import as_json
 from graynode.pipeline.queries import quoted
 from graynode.pipeline.schema import JOB_ENDED
 from graynode.service import cost_jobs, user_view
 from graynode.service.api.answers import Page, Row, one, page
-from graynode.service.api.asked import StateIs, Text
+from graynode.service.api.asked import PageAsked, ServedHere, SpanAsked, StateIs, Text
 from graynode.service.api.bounded import lake_problems
 from graynode.service.api.paging import Paging, page_rows, page_sql
 from graynode.service.api.problems import Problem, shown
@@ -72,16 +73,18 @@ def _in_state(state: str) -> list[str]:
     return [] if state == "all" else [f"state = {quoted(state)}"]
 
 
-def read_job(served: Served, job_id: str) -> Row:
+def read_job(served: Served, job_id: str, *, spent: bool = True) -> Row:
     """One job: its placements (``timeline``), and why it ended or that it hangs (``attribution``), judged anew."""
     told = served.kept.get(f"job {job_id}", _KEPT_S, lambda: _judged(served, job_id))
     cluster, id_ = told["cluster"], told["job_id"]
     rows = served.rows(f"SELECT {_LISTED} FROM jobs WHERE cluster = {quoted(cluster)} AND job_id = {quoted(id_)}")  # noqa: S608
     found = _flat(rows[0]) if rows else {"cluster": cluster, "job_id": id_}
+    if not spent:  # what its placements took can need days of the whole fleet to be reckoned first
+        return {**found, "attribution": told, "timeline": [], "owed": [], "at": served.at()}
     since, until = _stretch(served, found)
     with lake_problems():
-        spent = cost_jobs.read(served.reports, served.config, since=since, until=until, job_id=id_)
-    return {**found, "attribution": told, "timeline": spent["rows"], "owed": spent["owed"], "at": served.at()}
+        took = cost_jobs.read(served.reports, served.config, since=since, until=until, job_id=id_)
+    return {**found, "attribution": told, "timeline": took["rows"], "owed": took["owed"], "at": served.at()}
 
 
 def _judged(served: Served, job_id: str) -> Row:
@@ -117,9 +120,9 @@ def read_user(served: Served, user: str, span: Span) -> Row:
 
 @get("/api/v1/jobs", sync_to_thread=True)
 def jobs(
-    served: Served,
-    paging: Paging,
-    span: Span,
+    served: ServedHere,
+    paging: PageAsked,
+    span: SpanAsked,
     user: Text = "",
     node: Text = "",
     state_: StateIs = "all",
@@ -130,13 +133,13 @@ def jobs(
 
 
 @get("/api/v1/jobs/{job_id:path}", sync_to_thread=True)
-def job(served: Served, job_id: str) -> Response[bytes]:
+def job(served: ServedHere, job_id: FromPath[str]) -> Response[bytes]:
     """One job with its timeline, and why it ended. Kubernetes' ids have slashes; they stand as they are."""
     return one(read_job(served, job_id.removeprefix("/")))
 
 
 @get("/api/v1/users/{user:path}", sync_to_thread=True)
-def user_(served: Served, span: Span, user: str) -> Response[bytes]:
+def user_(served: ServedHere, span: SpanAsked, user: FromPath[str]) -> Response[bytes]:
     """One user's own incidents and jobs as a timeline."""
     return one(read_user(served, user.removeprefix("/"), span))
 

@@ -7,10 +7,11 @@ from typing import Annotated, Any, Final
 
 import polars as pl
 from litestar import Response, get
-from litestar.params import Parameter
+from litestar.params import QueryParameter
 
 from graynode.service import capacity, cost, cost_budgets, lemons
 from graynode.service.api.answers import Page, Row, one, page
+from graynode.service.api.asked import PageAsked, ServedHere, SpanAsked
 from graynode.service.api.bounded import lake_problems
 from graynode.service.api.paging import Paging
 from graynode.service.api.problems import Problem, shown
@@ -107,9 +108,9 @@ def _models(served: Served) -> Page:
 
 @get("/api/v1/cost", sync_to_thread=True)
 def cost_(
-    served: Served,
-    span: Span,
-    by: Annotated[str, Parameter(max_length=20, description=", ".join(cost.BY))] = "category",
+    served: ServedHere,
+    span: SpanAsked,
+    by: Annotated[str, QueryParameter(max_length=20, description=", ".join(cost.BY))] = "category",
 ) -> Response[bytes]:
     """What GPU-hours went to, and what they cost (the last week where no range is named)."""
     return one(read_cost(served, span, by))
@@ -117,14 +118,14 @@ def cost_(
 
 @get("/api/v1/capacity", sync_to_thread=True)
 def capacity_(
-    served: Served, part: Annotated[str, Parameter(max_length=20, description=", ".join(PARTS))] = "models"
+    served: ServedHere, part: Annotated[str, QueryParameter(max_length=20, description=", ".join(PARTS))] = "models"
 ) -> Response[bytes]:
     """GPUs by model and partition; with part=waiting the jobs that wait, part=reclaim what could be given back, …"""
     return page(read_capacity(served, part))
 
 
 @get("/api/v1/lemons", sync_to_thread=True)
-def lemons_(served: Served, paging: Paging) -> Response[bytes]:
+def lemons_(served: ServedHere, paging: PageAsked) -> Response[bytes]:
     """Nodes by how likely they are to fault within a week, and why."""
     return page(read_lemons(served, paging))
 

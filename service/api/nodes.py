@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import difflib
 from datetime import timedelta
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import polars as pl
 from litestar import Response, get
-from litestar.params import Parameter
+from litestar.params import FromPath
 
 from graynode.pipeline.queries import quoted
 from graynode.service.api.answers import Page, Row, one, page
-from graynode.service.api.asked import StateIs, Text
+from graynode.service.api.asked import PageAsked, ServedHere, SpanAsked, StateIs, Text
 from graynode.service.api.paging import Paging, page_frame, page_rows, page_sql
 from graynode.service.api.problems import Problem, shown
 from graynode.service.api.spans import Span, sql_time
@@ -155,8 +155,8 @@ def read_gpu(served: Served, gpu_uuid: str) -> Row:
 
 @get("/api/v1/nodes", sync_to_thread=True)
 def nodes(
-    served: Served,
-    paging: Paging,
+    served: ServedHere,
+    paging: PageAsked,
     state_: StateIs = "",
     model: Text = "",
     partition: Text = "",
@@ -168,31 +168,33 @@ def nodes(
 
 
 @get("/api/v1/nodes/{node:str}", sync_to_thread=True)
-def node_(served: Served, node: str) -> Response[bytes]:
+def node_(served: ServedHere, node: FromPath[str]) -> Response[bytes]:
     """One node by name or node_id, with its GPUs and open incidents."""
     return one(read_node(served, node))
 
 
 @get("/api/v1/gpus", sync_to_thread=True)
-def gpus(served: Served, paging: Paging, node: Text = "", state_: StateIs = "", model: Text = "") -> Response[bytes]:
+def gpus(
+    served: ServedHere, paging: PageAsked, node: Text = "", state_: StateIs = "", model: Text = ""
+) -> Response[bytes]:
     """GPUs now, with state, use and job."""
     return page(read_gpus(served, paging, node=node, state=state_, model=model))
 
 
 @get("/api/v1/gpus/{gpu_uuid:str}", sync_to_thread=True)
-def gpu(served: Served, gpu_uuid: Annotated[str, Parameter(max_length=100)]) -> Response[bytes]:
+def gpu(served: ServedHere, gpu_uuid: FromPath[str]) -> Response[bytes]:
     """One GPU by its UUID."""
     return one(read_gpu(served, gpu_uuid))
 
 
 @get("/api/v1/links", sync_to_thread=True)
-def links(served: Served, paging: Paging, node: Text = "") -> Response[bytes]:
+def links(served: ServedHere, paging: PageAsked, node: Text = "") -> Response[bytes]:
     """NVLinks and network ports in their newest window, with what they counted in it."""
     return page(read_links(served, paging, node=node))
 
 
 @get("/api/v1/events", sync_to_thread=True)
-def events(served: Served, paging: Paging, span: Span, node: Text = "", kind: Text = "") -> Response[bytes]:
+def events(served: ServedHere, paging: PageAsked, span: SpanAsked, node: Text = "", kind: Text = "") -> Response[bytes]:
     """Events of a range, newest first."""
     return page(read_events(served, paging, span, node=node, kind=kind))
 

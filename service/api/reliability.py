@@ -6,10 +6,11 @@ from datetime import timedelta
 from typing import Annotated, Any, Final
 
 from litestar import Response, get
-from litestar.params import Parameter
+from litestar.params import QueryParameter
 
 from graynode.pipeline.queries import quoted
 from graynode.service.api.answers import Page, Row, page
+from graynode.service.api.asked import ServedHere, SpanAsked
 from graynode.service.api.problems import Problem, shown
 from graynode.service.api.spans import Span, whole_hour
 from graynode.service.api.state import Served
@@ -63,7 +64,9 @@ def _read(served: Served, span: Span, by: str) -> list[Row]:
 
 @get("/api/v1/reliability", sync_to_thread=True)
 def reliability(
-    served: Served, span: Span, by: Annotated[str, Parameter(max_length=20, description="cause or week")] = "cause"
+    served: ServedHere,
+    span: SpanAsked,
+    by: Annotated[str, QueryParameter(max_length=20, description="cause or week")] = "cause",
 ) -> Response[bytes]:
     """Failures of nodes by cause or week (the last five weeks where no range is named)."""
     return page(read_reliability(served, span, by))

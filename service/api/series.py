@@ -10,7 +10,7 @@ from litestar.params import QueryParameter
 
 from graynode.pipeline.series import ENTITIES, SeriesError, metrics, series
 from graynode.service.api.answers import Page, page
-from graynode.service.api.asked import Text
+from graynode.service.api.asked import ServedHere, SpanAsked, Text
 from graynode.service.api.bounded import lake_problems
 from graynode.service.api.problems import Problem, shown
 from graynode.service.api.spans import Span
@@ -55,8 +55,8 @@ def read_fields(entity: str = "") -> Page:
 
 @get("/api/v1/series", sync_to_thread=True)
 def series_(
-    served: Served,
-    span: Span,
+    served: ServedHere,
+    span: SpanAsked,
     metric: Text,
     entity: Text = "gpu",
     id_: Annotated[

@@ -7,9 +7,11 @@ from typing import Annotated, Any, Final
 import msgspec
 from litestar import Request, Response, delete, get, post
 from litestar.datastructures import Cookie
+from litestar.params import JSONBody
 from msgspec import Meta
 
-from graynode.service.api.access import COOKIE, CSRF_COOKIE, Caller, Gate
+from graynode.service.api.access import COOKIE, CSRF_COOKIE, Gate
+from graynode.service.api.asked import CallerHere, ServedHere
 from graynode.service.api.state import Served
 
 
@@ -28,7 +30,7 @@ class Session(msgspec.Struct):
 
 
 @post("/session", opt={"public": True}, sync_to_thread=False, status_code=200)
-def sign_in(served: Served, request: Request[Any, Any, Any], data: SignIn) -> Response[Session]:
+def sign_in(served: ServedHere, request: Request[Any, Any, Any], data: JSONBody[SignIn]) -> Response[Session]:
     """Begin a session."""
     now = served.clock()
     gate: Gate = request.app.state.gate
@@ -43,7 +45,7 @@ def sign_in(served: Served, request: Request[Any, Any, Any], data: SignIn) -> Re
 
 
 @get("/session", sync_to_thread=False)
-def signed_in(caller: Caller) -> Response[Session]:
+def signed_in(caller: CallerHere) -> Response[Session]:
     """Who is signed in."""
     return Response(Session(caller.name, caller.scope, caller.csrf), headers={"Cache-Control": "no-store"})
 

@@ -13,10 +13,12 @@ from typing import Annotated, Any, Final
 import duckdb
 import msgspec
 from litestar import Request, Response, post
+from litestar.params import JSONBody
 from msgspec import Meta
 
 from graynode.pipeline.queries import Queries, QueryError
 from graynode.service.api.answers import KEEP, Row
+from graynode.service.api.asked import ServedHere
 from graynode.service.api.bounded import deadline, lake_problems
 from graynode.service.api.problems import Problem, shown
 from graynode.service.api.state import Served
@@ -77,10 +79,11 @@ class Desk:
         """Let the database go."""
         if self._queries is not None:
             self._queries.close()
+            self._queries = None
 
 
 @post("/api/v1/sql", opt={"scope": "read"}, sync_to_thread=True, status_code=200)
-def sql(served: Served, request: Request[Any, Any, Any], data: Asked) -> Response[bytes]:
+def sql(served: ServedHere, request: Request[Any, Any, Any], data: JSONBody[Asked]) -> Response[bytes]:
     """One SELECT over the lake's tables; off by default (serve.sql)."""
     if not served.config.serve.sql:
         raise Problem(403, "SQL is off here: serve.sql = true opens it")

@@ -13,10 +13,11 @@ from typing import Annotated, Any, Final
 import msgspec
 from litestar import Request, get
 from litestar.concurrency import sync_to_thread
-from litestar.params import HeaderParameter, Parameter
+from litestar.params import HeaderParameter, QueryParameter
 from litestar.response import Stream
 
 from graynode.service.api.access import Gate
+from graynode.service.api.asked import ServedHere
 from graynode.service.api.feed import Feed, Place, changed, summary
 from graynode.service.api.problems import Problem
 from graynode.service.api.state import Served
@@ -30,11 +31,11 @@ _MOST_MISSED: Final = 400
 
 @get("/api/v1/stream", opt={"as_it_is": True}, media_type="text/event-stream")
 async def stream(
-    served: Served,
+    served: ServedHere,
     request: Request[Any, Any, Any],
     last: Annotated[str, HeaderParameter(name="Last-Event-ID", max_length=100)] = "",
     last_event_id: Annotated[
-        str, Parameter(max_length=100, description="the same, where a header cannot be sent")
+        str, QueryParameter(max_length=100, description="the same, where a header cannot be sent")
     ] = "",
 ) -> Stream:
     """Changes of the fleet and of incidents as they happen (text/event-stream)."""

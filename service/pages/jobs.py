@@ -52,14 +52,16 @@ def jobs(
 
 
 @page_at("/jobs/{job_id:path}")
-def job(served: Served, caller: Caller, request: AnyRequest, job_id: str) -> Response[bytes]:
-    """One job by its id or its other name."""
-    it = read_job(served, job_id.removeprefix("/"))
+def job(
+    served: Served, caller: Caller, request: AnyRequest, job_id: str, whole: bool = False
+) -> Response[bytes]:  # fmt: skip
+    """One job by its id or its other name; with ``whole`` also what it took: the page asks for that by itself."""
+    it = read_job(served, job_id.removeprefix("/"), spent=whole)
     told = _judged(it)
     phases = phases_of(it, served.at())
     return html(
         served, caller, request, "job.html", it=it, why=told, roles=_ROLES, phases=phases,
-        picture=_picture(it, phases, told), remarks=_remarks(told), cost=cost_facts(it),
+        picture=_picture(it, phases, told), remarks=_remarks(told), cost=cost_facts(it) if whole else None,
         nodes=str(it.get("node_names") or "").split(), incidents_of=_incidents(served, it),
     )  # fmt: skip
 

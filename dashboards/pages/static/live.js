@@ -6,6 +6,17 @@ const GATHER_MS = 400; // changes come in bursts
 const LEAST_MS = 3_000; // and no page is fetched more often than this
 const RETRY_MS = 3_000;
 
+// Parts that take long come after the page: asked for once, put in the place of the element of the same id.
+export async function later(root) {
+  for (const part of root.querySelectorAll("[data-more][id]")) {
+    part.setAttribute("aria-busy", "true");
+    const answer = await fetch(new URL(part.dataset.more, location.href)).catch(() => null);
+    const next = answer?.ok ? new DOMParser().parseFromString(await answer.text(), "text/html").getElementById(part.id) : null;
+    if (next) part.replaceWith(next);
+    else part.removeAttribute("aria-busy");
+  }
+}
+
 const ages = /<time[^>]*>[^<]*<\/time>/g;
 const timeless = (html) => html?.replace(ages, "");
 

@@ -1,7 +1,7 @@
 // What every page starts: theme switch, live updates, the grid's keys, forms that act, sign in and out.
 import { acting } from "./act.js";
 import { grid } from "./grid.js";
-import { live, remember } from "./live.js";
+import { later, live, remember } from "./live.js";
 import { signIn, signOut } from "./session.js";
 import { theme } from "./theme.js";
 
@@ -12,6 +12,7 @@ if (document.body.hasAttribute("data-signed-in")) {
   remember(document);
   acting(document);
   const cells = grid(document.getElementById("grid"), document.getElementById("pointed"));
+  later(document);
   live(document.getElementById("live"), document.getElementById("news"), cells);
   document.addEventListener("keydown", (event) => {
     if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey) return;

@@ -60,7 +60,7 @@ def small_lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def shared(small_lake: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedSite]:
     """The API over the small lake, at its end of time."""
     site = ServedSite(
-        tmp_path_factory.mktemp("site"), small_lake, clock=lambda: NOW, cluster=CLUSTER, sql=True, deadline_s=60.0
+        tmp_path_factory.mktemp("site"), small_lake, now=lambda: NOW, cluster=CLUSTER, sql=True, deadline_s=60.0
     )
     yield site
     site.close()
@@ -73,9 +73,18 @@ def asking(shared: ServedSite) -> Iterator[TestClient[Any]]:
         yield client
 
 
-@pytest.fixture
-def empty(tmp_path: Path) -> Iterator[ServedSite]:
-    """A site whose lake is not there yet."""
-    site = ServedSite(tmp_path / "site", tmp_path / "lake")
+@pytest.fixture(scope="session")
+def barren(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedSite]:
+    """A site whose lake is not there yet: made once, for an application takes a second to make."""
+    folder = tmp_path_factory.mktemp("barren")
+    site = ServedSite(folder / "site", folder / "lake")
     yield site
     site.close()
+
+
+@pytest.fixture
+def empty(barren: ServedSite) -> ServedSite:
+    """The same without tokens, and its clock right."""
+    barren.config.serve.tokens_file.unlink(missing_ok=True)
+    barren.later = timedelta(0)
+    return barren

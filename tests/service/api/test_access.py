@@ -140,8 +140,17 @@ def test_a_session_ends_with_its_token(empty: ServedSite, client: TestClient[Any
     assert client.get("/api/v1/nodes").status_code == 401
 
 
-@pytest.mark.parametrize("change", [lambda c: c[:-1] + ("0" if c[-1] != "0" else "1"), lambda c: c.replace("|", "||"),
-                                    lambda c: "act" + c, lambda _c: "|||", lambda _c: "x", lambda c: c * 9])  # fmt: skip
+FORGERIES = {
+    "another signature": lambda cookie: cookie[:-1] + ("0" if cookie[-1] != "0" else "1"),
+    "more parts": lambda cookie: cookie.replace("|", "||"),
+    "another name": lambda cookie: "act" + cookie,
+    "nothing between": lambda _cookie: "|||",
+    "one letter": lambda _cookie: "x",
+    "too long": lambda cookie: cookie * 9,
+}
+
+
+@pytest.mark.parametrize("change", FORGERIES.values(), ids=FORGERIES)
 def test_a_forged_session_is_none(empty: ServedSite, client: TestClient[Any], change: Any) -> None:
     """The signature covers all of it."""
     sign_in(client, empty.token())
@@ -154,7 +163,7 @@ def test_a_forged_session_is_none(empty: ServedSite, client: TestClient[Any], ch
 def test_a_session_is_over_after_its_hours(empty: ServedSite, client: TestClient[Any]) -> None:
     """``serve.session_h``, whatever the browser keeps."""
     sign_in(client, empty.token(days=3000))
-    empty.served.clock = lambda: datetime.now(UTC) + timedelta(hours=13)
+    empty.later = timedelta(hours=13)
     assert client.get("/api/v1/nodes").status_code == 401
 
 
