@@ -157,7 +157,10 @@ ended AS (
 closed AS (
   SELECT cluster, max(ts) + {_WINDOW} AS ts FROM (
     SELECT cluster, ts FROM host_30s(end_ts, greatest(now(), CAST(end_ts AS TIMESTAMPTZ)))
-    UNION ALL SELECT cluster, last_ts FROM by_hour)
+    UNION ALL SELECT cluster, last_ts FROM by_hour
+    UNION ALL SELECT cluster, ts + INTERVAL 1 HOUR - {_WINDOW}
+    FROM host_1h(CAST(start_ts AS TIMESTAMPTZ) - INTERVAL 1 HOUR, end_ts)
+    WHERE cluster NOT IN (SELECT cluster FROM by_hour))  -- an import, or older than 30 s windows are kept
   GROUP BY ALL),
 machines_due AS (
   SELECT k.cluster, k.node_id, arg_max(k.node, k.last_ts) AS node, greatest(any_value(a), min(k.first_ts)) AS first_due,

@@ -16,8 +16,8 @@ _HEAD: Final = """\
 # Commands
 
 Written from the command line itself (`make docs`); `graynode COMMAND --help` shows the same. `-c`, `--config` names the
-configuration file, default `/etc/graynode/graynode.toml`. Exit codes: 0 well, 1 something is not, 2 wrong use or configuration,
-with one line that says what.
+configuration file, default `/etc/graynode/graynode.toml`. Exit codes: 0 well, 1 something is not, 2 wrong use or
+configuration, with one line that says what.
 """
 
 
@@ -38,14 +38,15 @@ def _below(group: TyperGroup, prefix: str) -> Iterator[str]:
 
 
 def _section(name: str, command: Any) -> str:  # noqa: ANN401 (typer's own class of commands is private)
+    context = command.make_context(name, [], resilient_parsing=True)
     arguments = [p for p in command.params if isinstance(p, TyperArgument)]
-    options = [p for p in command.params if isinstance(p, TyperOption) and "--config" not in p.opts]
+    options = [p for p in command.params if isinstance(p, TyperOption) and "--config" not in p.opts and not p.hidden]
     shown = " ".join([name, *(_argument(p) for p in arguments)])
-    lines = [f"\n## {name}\n\n{' '.join((command.help or '').split())}\n\n```text\n{shown}\n```\n"]
-    rows = [f"| `{_argument(p)}` | {_words(p)} |" for p in arguments]
-    rows += [f"| {_names(p)} | {_words(p)} |" for p in options if not p.hidden]
+    lines = [f"\n## {name}\n\n{' '.join((command.help or '').split())}\n\n`{shown}`\n"]
+    rows = [f"| `{_argument(p)}` | | {_words(p)} |" for p in arguments]
+    rows += [f"| {_names(p)} | {_type(p, context)} | {_words(p)} |" for p in options]
     if rows:
-        lines.append("\n| | |\n| --- | --- |\n" + "\n".join(rows) + "\n")
+        lines.append("\n| | takes | |\n| --- | --- | --- |\n" + "\n".join(rows) + "\n")
     return "".join(lines)
 
 
@@ -55,11 +56,11 @@ def _argument(parameter: TyperArgument) -> str:
 
 
 def _names(option: TyperOption) -> str:
-    said = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
-    choices = getattr(option.type, "choices", None)
-    if choices:
-        said += " " + ", ".join(f"`{getattr(choice, 'value', choice)}`" for choice in choices)
-    return said
+    return ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
+
+
+def _type(option: TyperOption, context: Any) -> str:  # noqa: ANN401 (typer's own)
+    return "" if option.is_flag else str(option.display_type(context)).strip("<>").replace("|", ", ")
 
 
 def _words(parameter: Any) -> str:  # noqa: ANN401 (an argument's or an option's)

@@ -39,7 +39,7 @@ def lag_checks(config: Config) -> Iterator[Check]:
 def readers(config: Config) -> dict[str, tuple[str, str]]:
     """Topic and consumer group by who reads."""
     found = {"pipeline": (SAMPLES, config.pipeline.group), "detect": (EVENTS, "graynode-detect-events")}
-    return found | {f"respond {name}": (INCIDENTS, f"graynode-respond-{name}") for name in config.respond.webhooks}
+    return found | {f"respond {name}": (INCIDENTS, f"graynode-respond-{name}") for name in config.respond.receivers}
 
 
 def behind(who: str, messages: int | None) -> Check:

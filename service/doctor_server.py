@@ -25,7 +25,7 @@ from graynode.collectors.host_files import ClockState, clock_state
 from graynode.pipeline.schema import VERSION
 from graynode.service.config import Config
 from graynode.service.config_tables import Section
-from graynode.service.doctor_checks import Check, clock_check, room, secrets
+from graynode.service.doctor_checks import Check, clock_check, room, secret, secrets
 from graynode.service.doctor_lag import lag_checks
 from graynode.service.doctor_lake import lake_checks
 from graynode.service.doctor_print import as_checks, lines_of
@@ -63,11 +63,24 @@ def server_checks(
     yield clock_check(clock)
     yield from room(config)
     yield from secrets(config)
+    yield from more_secrets(config)
     yield from lag_checks(config)
     yield from lake_checks(config, now())
     yield from receivers(config, connect or reach)
     yield from serving(config, now())
     yield from ports(config)
+
+
+def more_secrets(config: Config) -> Iterator[Check]:
+    """Files of the receivers and of the report that hold passwords; those of webhooks are the node's check too."""
+    named = {f"respond.chats.{name}.urls_file": chat.urls_file for name, chat in config.respond.chats.items()}
+    for name, manager in config.respond.alertmanagers.items():
+        if manager.authorization_file is not None:
+            named[f"respond.alertmanagers.{name}.authorization_file"] = manager.authorization_file
+    if config.report.urls_file is not None:
+        named["report.urls_file"] = config.report.urls_file
+    for key, path in named.items():
+        yield secret(key, path)
 
 
 # --- receivers -------------------------------------------------------------------------------------------------

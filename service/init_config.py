@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterator, Mapping
+from datetime import date
 from pathlib import Path
 from types import UnionType
 from typing import Any, Final, Literal, Union, get_args, get_origin
@@ -57,7 +58,7 @@ def render(role: Role = "all", chosen: Mapping[str, Any] | None = None) -> str:
 def keys(section: Any = Config, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
     """Every key: dotted name (``*`` for a name that the site chooses), type, default (``NODEFAULT`` if required)."""
     for f in msgspec.structs.fields(section):
-        name = f"{prefix}{f.name}"
+        name = f"{prefix}{f.encode_name}"
         if _section(f.type):
             yield from keys(f.type, f"{name}.")
         elif (inner := _named(f.type)) is not None:
@@ -73,7 +74,7 @@ def _table(name: str, section: Any, chosen: dict[str, Any], form: str = "[{}]") 
     yield form.format(name.removesuffix(".*") if "[[" in form else name.replace("*", "NAME"))
     below: list[tuple[str, Any, str]] = []
     for f in msgspec.structs.fields(section):
-        key = f"{name}.{f.name}"
+        key = f"{name}.{f.encode_name}"
         if _section(f.type):
             below.append((key, f.type, form))
         elif (inner := _named(f.type)) is not None:
@@ -95,7 +96,7 @@ def _key(key: str, default: Any, chosen: dict[str, Any]) -> Iterator[str]:
         value, mark = chosen.pop(key), ""
     elif _absent(default):
         words += " (required; an example)" if default is msgspec.NODEFAULT else " (not set by default; an example)"
-        value = EXAMPLES.get(key, "/etc/graynode/ca.pem")
+        value = EXAMPLES.get(key, "")
     yield from _comment(words)
     yield f"{mark}{name} = {toml(value)}"
 
@@ -115,6 +116,8 @@ def _first(text: str) -> str:
 
 def toml(value: Any) -> str:
     """A value in TOML."""
+    if isinstance(value, date):
+        return value.isoformat()
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, int | float):

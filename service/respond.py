@@ -58,7 +58,9 @@ def run(config: Config, stop: threading.Event) -> int:
         places.start()
         held.callback(places.stop)
         bus = make_bus(config)
-        publisher = Publisher(bus.producer(), config.cluster)
+        producer = bus.producer()
+        held.callback(producer.close)
+        publisher = Publisher(producer, config.cluster)
         library = _Library(bus)
         wanted = {
             name: partial(join, bus, name, receiver, publisher, respond.receivers[name], routes, places, library.book)

@@ -82,7 +82,7 @@ def check_names(respond: Respond) -> None:
         for name in sections:
             if name in seen:
                 raise ConfigError(
-                    f"respond.{kind}.{name}: respond.{seen[name]} has this name too; routes need one each"
+                    f"respond.{kind}.{name}: respond.{seen[name]}.{name} has this name too; routes need one each"
                 )
             seen[name] = kind
 

@@ -8,11 +8,10 @@ from typing import Annotated, Any, Final
 
 import polars as pl
 from litestar import Response
-from litestar.params import Parameter
+from litestar.params import QueryParameter
 
 from graynode.dashboards.pages import grid
-from graynode.service.api.access import Caller
-from graynode.service.api.asked import StateIs, Text
+from graynode.service.api.asked import CallerHere, ServedHere, StateIs, Text
 from graynode.service.api.incidents import read_incidents
 from graynode.service.api.paging import MOST, Paging
 from graynode.service.api.state import Served
@@ -39,9 +38,10 @@ _FILTERS: Final = {
 
 @page_at("/")
 def fleet(
-    served: Served, caller: Caller, request: AnyRequest, state_: StateIs = "", model: Text = "", partition: Text = "",
+    served: ServedHere, caller: CallerHere, request: AnyRequest, state_: StateIs = "", model: Text = "",
+    partition: Text = "",
     rack: Text = "", domain: Text = "", switch: Text = "", q: Text = "",
-    by: Annotated[str, Parameter(max_length=20)] = "",
+    by: Annotated[str, QueryParameter(max_length=20)] = "",
 ) -> Response[bytes]:  # fmt: skip
     """The fleet, or those of its nodes that are as the address says."""
     now = served.fleet.now()

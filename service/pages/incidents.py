@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import msgspec
 from litestar import Response
+from litestar.params import FromPath
 
 from graynode.pipeline.schema import CAUSES, SEVERITIES
-from graynode.service.api.access import Caller
 from graynode.service.api.answers import Row
-from graynode.service.api.asked import StateIs, Text
+from graynode.service.api.asked import CallerHere, PageAsked, ServedHere, StateIs, Text
 from graynode.service.api.band import read_band
 from graynode.service.api.incidents import read_incidents, revisions_of
 from graynode.service.api.paging import Paging
@@ -28,7 +28,8 @@ _EVIDENCE_SHOWN: Final = 50
 
 @page_at("/incidents")
 def incidents(
-    served: Served, caller: Caller, request: AnyRequest, paging: Paging, state_: StateIs = "open", severity: Text = "",
+    served: ServedHere, caller: CallerHere, request: AnyRequest, paging: PageAsked, state_: StateIs = "open",
+    severity: Text = "",
     cause: Text = "", node: Text = "",
 ) -> Response[bytes]:  # fmt: skip
     """Open ones worst first; what is over newest first."""
@@ -50,7 +51,9 @@ def incidents(
 
 
 @page_at("/incidents/{incident_id:str}")
-def incident(served: Served, caller: Caller, request: AnyRequest, incident_id: str) -> Response[bytes]:
+def incident(
+    served: ServedHere, caller: CallerHere, request: AnyRequest, incident_id: FromPath[str]
+) -> Response[bytes]:
     """One incident by its id or the beginning of it."""
     revisions = revisions_of(served, incident_id)
     it = revisions[-1]

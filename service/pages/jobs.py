@@ -9,13 +9,13 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from litestar import Response
+from litestar.params import FromPath, FromQuery
 from markupsafe import Markup
 
 from graynode.dashboards.pages import svg, words
 from graynode.pipeline.queries import quoted
-from graynode.service.api.access import Caller
 from graynode.service.api.answers import Row
-from graynode.service.api.asked import StateIs, Text
+from graynode.service.api.asked import CallerHere, PageAsked, ServedHere, StateIs, Text
 from graynode.service.api.jobs import STATES, read_job, read_jobs
 from graynode.service.api.paging import Paging
 from graynode.service.api.spans import Span, sql_time
@@ -37,7 +37,7 @@ _ELSEWHERE: Final = {
 
 @page_at("/jobs")
 def jobs(
-    served: Served, caller: Caller, request: AnyRequest, paging: Paging, user: Text = "", node: Text = "",
+    served: ServedHere, caller: CallerHere, request: AnyRequest, paging: PageAsked, user: Text = "", node: Text = "",
     state_: StateIs = "",
 ) -> Response[bytes]:  # fmt: skip
     """Jobs of the last month, newest first."""
@@ -53,7 +53,7 @@ def jobs(
 
 @page_at("/jobs/{job_id:path}")
 def job(
-    served: Served, caller: Caller, request: AnyRequest, job_id: str, whole: bool = False
+    served: ServedHere, caller: CallerHere, request: AnyRequest, job_id: FromPath[str], whole: FromQuery[bool] = False
 ) -> Response[bytes]:  # fmt: skip
     """One job by its id or its other name; with ``whole`` also what it took: the page asks for that by itself."""
     it = read_job(served, job_id.removeprefix("/"), spent=whole)

@@ -6,14 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 
 from litestar import Response
-from litestar.params import Parameter
+from litestar.params import QueryParameter
 
 from graynode.dashboards.pages import words
-from graynode.service.api.access import Caller
-from graynode.service.api.asked import Text
+from graynode.service.api.asked import CallerHere, ServedHere, SpanAsked, Text
 from graynode.service.api.money import read_capacity, read_cost, read_lemons
 from graynode.service.api.paging import MOST, Paging
-from graynode.service.api.spans import Span
 from graynode.service.api.state import Served
 from graynode.service.pages.frame import AnyRequest, html, page_at
 
@@ -44,9 +42,9 @@ _COLUMNS: Final = tuple(
 
 @page_at("/cost")
 def cost(
-    served: Served, caller: Caller, request: AnyRequest, span: Span, by: Text = "account",
-    from_: Annotated[str, Parameter(query="from", max_length=100)] = "",
-    to: Annotated[str, Parameter(query="to", max_length=100)] = "",
+    served: ServedHere, caller: CallerHere, request: AnyRequest, span: SpanAsked, by: Text = "account",
+    from_: Annotated[str, QueryParameter(name="from", max_length=100)] = "",
+    to: Annotated[str, QueryParameter(name="to", max_length=100)] = "",
 ) -> Response[bytes]:  # fmt: skip
     """GPU-hours and money by category and by whom; capacity."""
     by = by if by in BYS else "account"
@@ -116,7 +114,7 @@ def _gap(gap: Mapping[str, Any]) -> str:
 
 
 @page_at("/lemons")
-def lemons(served: Served, caller: Caller, request: AnyRequest) -> Response[bytes]:
+def lemons(served: ServedHere, caller: CallerHere, request: AnyRequest) -> Response[bytes]:
     """Nodes by how likely they are to fault next, and those on probation."""
     found = read_lemons(served, Paging(MOST)).rows
     about = found[0] if found else {"faults": 0, "history_days": 0.0, "enough_history": False}

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import polars as pl
 from litestar import Response
+from litestar.params import FromPath
 
 from graynode.pipeline.queries import quoted
-from graynode.service.api.access import Caller
 from graynode.service.api.answers import Row
-from graynode.service.api.asked import StateIs, Text
+from graynode.service.api.asked import CallerHere, PageAsked, ServedHere, StateIs, Text
 from graynode.service.api.nodes import one_node
 from graynode.service.api.paging import Paging, page_frame
 from graynode.service.api.spans import sql_time
@@ -31,7 +31,8 @@ _WORST: Final = ("quarantined", "in_repair", "unknown", "suspect", "probation", 
 
 @page_at("/nodes")
 def nodes(
-    served: Served, caller: Caller, request: AnyRequest, paging: Paging, state_: StateIs = "", model: Text = "",
+    served: ServedHere, caller: CallerHere, request: AnyRequest, paging: PageAsked, state_: StateIs = "",
+    model: Text = "",
     partition: Text = "", rack: Text = "", q: Text = "",
 ) -> Response[bytes]:  # fmt: skip
     """Nodes, worst first."""
@@ -52,7 +53,7 @@ def nodes(
 
 
 @page_at("/nodes/{node:path}")
-def node(served: Served, caller: Caller, request: AnyRequest, node: str) -> Response[bytes]:
+def node(served: ServedHere, caller: CallerHere, request: AnyRequest, node: FromPath[str]) -> Response[bytes]:
     """One node, by name or ``node_id``."""
     it = one_node(served, node.removeprefix("/"))
     now = served.fleet.now()

@@ -8,12 +8,13 @@ from typing import Annotated, Any, Final
 
 import polars as pl
 from litestar import Response, get
-from litestar.params import Parameter
+from litestar.params import FromPath, FromQuery, QueryParameter
 from litestar.response import Redirect
 
 from graynode.dashboards.pages import STATICS, render
 from graynode.dashboards.pages.words import in_path
 from graynode.pipeline.queries import quoted
+from graynode.service.api.asked import ServedHere
 from graynode.service.api.problems import Problem
 from graynode.service.api.state import Served
 from graynode.service.pages.frame import AnyRequest, frame, page_at
@@ -26,7 +27,7 @@ _HEX: Final = frozenset("0123456789abcdef-")
 
 @get("/signin", opt={"public": True}, media_type="text/html", sync_to_thread=True, include_in_schema=False)
 def signin(
-    served: Served, request: AnyRequest, next_: Annotated[str, Parameter(query="next")] = "/"
+    served: ServedHere, request: AnyRequest, next_: Annotated[str, QueryParameter(name="next")] = "/"
 ) -> Response[bytes]:
     """Asks for a token; says nothing of the fleet, not even its name."""
     values = {**frame(served, None, request), "cluster": "", "at": None}
@@ -36,7 +37,7 @@ def signin(
 
 
 @get("/static/{name:str}", opt={"public": True}, sync_to_thread=False, include_in_schema=False)
-def static(name: str, v: str = "") -> Response[bytes]:
+def static(name: FromPath[str], v: FromQuery[str] = "") -> Response[bytes]:
     """A file of the page by its name, kept for ever where it is asked for by its content."""
     found = STATICS.get(name)
     if found is None:
@@ -48,7 +49,7 @@ def static(name: str, v: str = "") -> Response[bytes]:
 
 
 @page_at("/find")
-def find(served: Served, q: Annotated[str, Parameter(max_length=300)] = "") -> Redirect:
+def find(served: ServedHere, q: Annotated[str, QueryParameter(max_length=300)] = "") -> Redirect:
     """To whatever is called so: a node, a GPU, an incident, a job, a user; else to the nodes with it in their name."""
     return Redirect(where(served, q.strip()), status_code=303)
 

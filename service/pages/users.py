@@ -6,12 +6,12 @@ from datetime import timedelta
 from typing import Any, Final
 
 from litestar import Response
+from litestar.params import FromPath
 
 from graynode.dashboards.pages import words
-from graynode.service.api.access import Caller
+from graynode.service.api.asked import CallerHere, ServedHere
 from graynode.service.api.jobs import read_user
 from graynode.service.api.spans import Span
-from graynode.service.api.state import Served
 from graynode.service.pages.frame import AnyRequest, html, page_at
 
 DAYS: Final = 30
@@ -21,7 +21,7 @@ _SIDES: Final = {"machine": "infrastructure", "code": "application"}
 
 
 @page_at("/users/{user:path}")
-def user(served: Served, caller: Caller, request: AnyRequest, user: str) -> Response[bytes]:
+def user(served: ServedHere, caller: CallerHere, request: AnyRequest, user: FromPath[str]) -> Response[bytes]:
     """What happened to one user's jobs in the last month."""
     name, until = user.removeprefix("/"), served.at()
     told = read_user(served, name, Span(until - timedelta(days=DAYS), until, said=True))

@@ -29,6 +29,7 @@ class Owned:
         self.lake = lake or LakeFiles(folder)
         self.queries = queries or Queries(self.lake)
         self.rows: dict[str, list[dict[str, Any]]] = {}
+        self._asked: dict[tuple[float, float], list[dict[str, Any]]] = {}
 
     def put(self, table: str, hours: float, node: str, **more: Any) -> None:
         """One row of a table."""
@@ -59,11 +60,11 @@ class Owned:
             self.hour(gpu, hour, node, **more)
 
     def job(
-        self, job_id: str, gpus: Sequence[str], start: float, end: float | None = None, node: str = "n1", **more: Any
+        self, job_id: str, on: Sequence[str], start: float, end: float | None = None, node: str = "n1", **more: Any
     ) -> None:
         """A job on these GPUs of a node, as a node's agent tells it; ``end`` of None: it runs."""
         each = {"job_id": job_id, "user": "ada", "account": "physics", "partition": "train", "work": "training",
-                "requeues": 0, "nodes": 1, "gpus": len(gpus), "gpu_uuids": json.dumps(list(gpus)),
+                "requeues": 0, "nodes": 1, "gpus": len(on), "gpu_uuids": json.dumps(list(on)),
                 "queued_ts": at(start - 1), "allocated_ts": at(start)} | more  # fmt: skip
         self.put("job", start, node, state="running", **each)
         if end is not None:
@@ -75,17 +76,23 @@ class Owned:
             self.lake.put(table, rows)
         self.rows = {}
 
-    def split(self, since: float, until: float, where: str = "true") -> dict[str, float]:
-        """Hours by category of the stretch, those of a GPU or job where asked; to the microsecond."""
-        self.write()
-        sql = f"SELECT category, sum(hours) AS h FROM gpu_hours({_moment(since)}, {_moment(until)}) WHERE {where} GROUP BY 1"
-        return {row["category"]: round(row["h"], 6) for row in self.queries.rows(sql)}
+    def split(self, since: float, until: float, **of: Any) -> dict[str, float]:
+        """Hours by category of the stretch, those of a GPU, node or job where asked; to the microsecond."""
+        sums: dict[str, float] = {}
+        for row in self.told(since, until):
+            if all(row[name] == value for name, value in of.items()):
+                sums[row["category"]] = sums.get(row["category"], 0.0) + row["hours"]
+        return {category: round(hours, 6) for category, hours in sums.items()}
 
-    def told(self, since: float, until: float, columns: str = "*") -> list[dict[str, Any]]:
-        """The rows themselves, in order."""
-        self.write()
-        sql = f"SELECT {columns} FROM gpu_hours({_moment(since)}, {_moment(until)}) ORDER BY gpu_uuid, ts, category, job_id"
-        return self.queries.rows(sql)
+    def told(self, since: float, until: float) -> list[dict[str, Any]]:
+        """The rows themselves, in order; asked once of a stretch for as long as nothing is put."""
+        if self.rows:
+            self._asked.clear()
+            self.write()
+        if (since, until) not in self._asked:
+            sql = f"FROM gpu_hours({_moment(since)}, {_moment(until)}) ORDER BY gpu_uuid, ts, category, job_id"
+            self._asked[since, until] = self.queries.rows(sql)
+        return self._asked[since, until]
 
 
 def _moment(hours: float) -> str:

@@ -29,4 +29,4 @@ def later(first: dict[str, Any], minutes: float = 5.0, **other: Any) -> dict[str
 
 def over(first: dict[str, Any], minutes: float = 10.0, **other: Any) -> dict[str, Any]:
     """Its end."""
-    return later(first, minutes, state="resolved", resolved_ts=T0 + timedelta(minutes=minutes), **other)
+    return later(first, minutes, **{"state": "resolved", "resolved_ts": T0 + timedelta(minutes=minutes), **other})

@@ -27,7 +27,7 @@ def test_prometheus_takes_the_rules(tmp_path: Path) -> None:
 
 
 def test_the_rules_fire_when_they_should_and_not_before(tmp_path: Path) -> None:
-    """A lost heartbeat, a receiver that is away, lag, an old lake, dead letters, silent agents, shedding, clocks, disk."""
+    """A lost heartbeat, a receiver away, lag, an old lake, dead letters, silent agents, shedding, clocks, disk."""
     shutil.copy(RULES, tmp_path / "alerts.yml")
     shutil.copy(CASES, tmp_path / "cases.yml")
     done = promtool("test", "rules", "cases.yml", cwd=tmp_path)

