@@ -75,7 +75,7 @@ def test_the_file_as_written_gives_the_defaults() -> None:
 def test_examples_parse() -> None:
     """Every example has its key's type: taken in, the file is still a configuration."""
     text = re.sub(r"^#(?=\[|[a-z_0-9]+ = )", "", render(), flags=re.MULTILINE)
-    config = parse(tomllib.loads(text), "file")
+    config = parse(tomllib.loads(text.replace('currency = ""', 'currency = "EUR"')), "file")
     assert list(config.respond.receivers) == ["NAME"]
     assert len(config.respond.routes) == len(config.cost.rented) == 1
 

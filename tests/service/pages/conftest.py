@@ -1,4 +1,4 @@
-"""A real browser and a real ``graynode serve`` over one small simulated lake, each started once for all these suites."""
+"""A real browser and a real ``graynode serve`` over one small simulated lake, each started once for these suites."""
 
 from __future__ import annotations
 

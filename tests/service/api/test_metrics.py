@@ -1,0 +1,5 @@
+"""``/metrics``, read by the real promtool."""
+
+from __future__ import annotations
+
+
