@@ -1,6 +1,7 @@
 """What nodes and ports share: rack, NVLink domain, leaf switch, rail, job, driver.
 
-Racks, domains and switches come from ``inventory`` (``graynode.pipeline.place_rows``). Jobs and drivers come from the window's rows.
+Racks, domains and switches come from ``inventory`` (``graynode.pipeline.place_rows``), jobs and drivers from the
+window's rows.
 Where no inventory names the switch, equal ports of many nodes are a *rail*: in rail-optimised fabrics they end in the
 same leaf switches.
 """
@@ -120,8 +121,6 @@ def places(round_: Round, *, ports: bool = False, concerned: frozenset[str] | No
             found.setdefault((kind, name), set()).add((node, port))
     made = tuple(Place(kind, name, frozenset(members)) for (kind, name), members in sorted(found.items()))
     return Places(made, seen)
-
-
 
 
 @dataclass(frozen=True, slots=True)

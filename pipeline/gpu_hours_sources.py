@@ -50,7 +50,8 @@ closed AS (
 heard AS (
   SELECT cluster, node_id, max(ts) + {HOUR} AS last_ts FROM (
     SELECT cluster, node_id, ts FROM host_1h(CAST(from_ts AS TIMESTAMPTZ) - {FORGET}, to_ts)
-    UNION ALL SELECT cluster, node_id, ts FROM seen)
+    UNION ALL SELECT cluster, node_id, ts FROM seen
+    UNION ALL SELECT cluster, node_id, since FROM gpu_homes WHERE since < CAST(to_ts AS TIMESTAMPTZ))
   GROUP BY ALL),
 homes AS (
   SELECT h.cluster, h.node_id, coalesce(f.node, h.node) AS node, h.gpu_uuid, coalesce(h.gpu_model, f.gpu_model) AS

@@ -157,15 +157,13 @@ class Forward:
         """The staged files become the table's, in one transaction that says so."""
         staged = self._staged(name)
         assert staged is not None  # noqa: S101 (it was just written, or found)
-        delta = self.lake.table(name)
-        if delta.transaction_version(_STAGED) is None:
-            delta.create_write_transaction(
-                list(_adds(staged)),
-                "append",
-                staged.schema(),
-                partition_columns(name),
-                commit_properties=CommitProperties(app_transactions=[Transaction(_STAGED, 1)]),
-            )
+        self.lake.table(name).create_write_transaction(
+            list(_adds(staged)),
+            "append",
+            staged.schema(),
+            partition_columns(name),
+            commit_properties=CommitProperties(app_transactions=[Transaction(_STAGED, 1)]),
+        )
 
 
 def must_be_current(lake: Lake) -> None:

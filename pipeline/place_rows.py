@@ -16,8 +16,11 @@ PLACE_ROWS: Final = dict.fromkeys(("kind", "name", "node", "port"), pl.String)
 
 
 def of_inventory(inventory: pl.DataFrame, *, ports: bool) -> pl.DataFrame:
-    """Racks, domains and switches that rows of ``inventory`` name, a row each: ``kind``, ``name``, ``node`` (machine), ``port`` (empty: the whole
-    node). With ``ports`` a switch is that of a port, else of a node; rows may lack any column."""
+    """Racks, domains and switches that rows of ``inventory`` name, a row each.
+
+    Columns ``kind``, ``name``, ``node`` (machine) and ``port`` (empty: the whole node). With ``ports`` a switch is that
+    of a port, else of a node. The rows may lack any column.
+    """
     if not {"node_id", "kind", "entity"} <= set(inventory.columns) or inventory.is_empty():
         return pl.DataFrame(schema=PLACE_ROWS)
     rows = inventory.filter(pl.col("kind").is_in(["node", "gpu", "port"])).drop_nulls(["node_id", "entity"])

@@ -730,9 +730,18 @@ def _fleet_fields() -> tuple[Field, ...]:
         kind: Type = "float64" if f.type == "int64" else "float32"
         fields += [Field(f"{f.name}_{part}", kind, "gauge", f"{f.help}; {what}", f.unit) for part, what in (
             ("mean", "mean, weighted by GPU-hours"), ("min", "lowest of any GPU"), ("max", "highest of any GPU"))]  # fmt: skip
-        fields.append(Field(f"{f.name}_gpu_hours", "float64", "amount", f"GPU-hours in which {f.name} was measured: the weight of its mean"))
+        fields.append(
+            Field(
+                f"{f.name}_gpu_hours",
+                "float64",
+                "amount",
+                f"GPU-hours in which {f.name} was measured: the weight of its mean",
+            )
+        )
     fields += [Field(c, "int64", "amount", gpu.field(n).help, gpu.field(n).unit) for n, c in FLEET_AMOUNTS.items()]
-    fields += [Field(n, "float64", "amount", "GPU-seconds in which this clock event was on", "s") for n in FLEET_SECONDS]
+    fields += [
+        Field(n, "float64", "amount", "GPU-seconds in which this clock event was on", "s") for n in FLEET_SECONDS
+    ]
     return tuple(fields)
 
 

@@ -78,7 +78,7 @@ class Alertmanager:
         for revision in revisions:
             self._note(revision)
 
-    def keep(self, spared: dict[str, str]) -> Outcome | None:
+    def keep(self, spared: Callable[[], Mapping[str, str]]) -> Outcome | None:
         """All of the state again, a minute after the last time; ``spared`` are silenced there, and no others."""
         if self._monotonic() < self._due:
             return None
@@ -87,7 +87,7 @@ class Alertmanager:
         for identity, told in list(self._told.items()):
             if told.ended is not None and now - told.ended > RESOLVED_KEPT:
                 del self._told[identity]
-        self._silences.set({i: t.labels for i, t in self._told.items() if t.ended is None}, spared)
+        self._silences.set({i: t.labels for i, t in self._told.items() if t.ended is None}, spared())
         alerts = [self._alert(told, now) for told in self._told.values()]
         parts = [alerts[i : i + _AT_ONCE] for i in range(0, len(alerts), _AT_ONCE)]
         outcomes = [self._post("state", part) for part in parts]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
@@ -49,6 +49,6 @@ class Standing(Protocol):
         """Take up the state after a start: revisions of what is open, or was a while ago, the oldest first."""
         ...
 
-    def keep(self, spared: dict[str, str]) -> Outcome | None:
-        """Tell all of it again where that is due, else none. ``spared``: incidents not to be heard of, and why."""
+    def keep(self, spared: Callable[[], Mapping[str, str]]) -> Outcome | None:
+        """Tell all of it again where that is due, else none. ``spared``: incidents not to be heard of now, and why."""
         ...

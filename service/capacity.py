@@ -45,6 +45,21 @@ SELECT p."partition", m.gpu_model, p.node_id FROM (
 JOIN (SELECT node_id, mode(gpu_model) AS gpu_model FROM gpu_homes WHERE cluster = {cluster} GROUP BY node_id) m
   USING (node_id)
 """
+_GAPS: Final = """
+WITH attempts AS (
+  SELECT node_id, job_id, max(gpu_uuids) AS gpu_uuids, max(end_ts) AS hi,
+    min(coalesce(allocated_ts, CASE WHEN state IN ('allocated', 'running') THEN ts END)) AS lo
+  FROM job_placements
+  WHERE cluster = {cluster} AND ts < TIMESTAMPTZ '{at}' AND ts >= TIMESTAMPTZ '{at}' - INTERVAL 30 DAY
+  GROUP BY node_id, job_id, coalesce(requeues, 0)),
+on_gpus AS (
+  SELECT lo, hi, unnest(from_json(CASE WHEN json_valid(gpu_uuids) THEN gpu_uuids ELSE '[]' END, '["VARCHAR"]')) AS gpu
+  FROM attempts WHERE lo IS NOT NULL),
+followed AS (
+  SELECT hi, lead(lo) OVER (PARTITION BY gpu ORDER BY lo) AS next_lo FROM on_gpus)
+SELECT CASE WHEN next_lo IS NOT NULL THEN greatest(epoch(next_lo) - epoch(hi), 0) END AS gap_s
+FROM followed WHERE hi >= TIMESTAMPTZ '{since}'
+"""
 _HOURS: Final = """
 SELECT node_id, node, gpu_uuid, gpu_model, ts, category, job_id, "user", account, "partition", work, hours, why,
   util_percent, sm_active_ratio, power_w, mem_used_bytes
@@ -62,7 +77,7 @@ def read(queries: Queries, config: Config, *, at: datetime | None = None) -> dic
         "rows": [],
         "free": [],
         "reclaim": [],
-        "gap": _gap(pl.Series([])),
+        "gap": _gap(pl.DataFrame(schema={"gap_s": pl.Float64})),
     }
     if end is None:
         return empty | {"notes": ["gpu_1h has no rows of the last two days before then: nothing to tell"]}
@@ -77,7 +92,7 @@ def read(queries: Queries, config: Config, *, at: datetime | None = None) -> dic
         "rows": _shapes(waiting, pools, free, end),
         "free": free.drop("gpu_uuids").to_dicts(),
         "reclaim": _reclaim(rows, end, prices),
-        "gap": _gap(_gaps(rows)),
+        "gap": _gap(queries.frame(_GAPS.format(**words))),
         "notes": [],
     }
 
@@ -165,29 +180,11 @@ def _told(row: dict[str, Any], prices: Prices, end: datetime) -> dict[str, Any]:
     return {**row, "evidence": ", ".join(said), "cost_per_day": price.fixed * 24.0 if price else None}
 
 
-def _gaps(rows: pl.DataFrame) -> pl.Series:
-    """Hours from the end of a job on a GPU to the next job there, of the last day, where both are seen."""
-    spans = rows.group_by("gpu_uuid", "ts").agg(
-        pl.col("hours").filter(pl.col("job_id").is_not_null()).sum().alias("used"),
-        pl.col("hours").filter(pl.col("category").is_in(["free", "stranded", "held"])).sum().alias("empty"),
-    )
-    ordered = spans.sort("gpu_uuid", "ts").with_columns((pl.col("empty") > 0).alias("gap"))
-    runs = ordered.with_columns(pl.col("gap").rle_id().over("gpu_uuid").alias("run"))
-    lengths = runs.group_by("gpu_uuid", "run").agg(
-        pl.col("gap").first(), pl.col("empty").sum(), pl.col("used").first().alias("first_used"),
-        pl.col("used").last().alias("last_used"),
-    )  # fmt: skip
-    edges = pl.col("run").min().over("gpu_uuid"), pl.col("run").max().over("gpu_uuid")
-    inside = (pl.col("run") > edges[0]) | (pl.col("first_used") > 0)
-    followed = (pl.col("run") < edges[1]) | (pl.col("last_used") > 0)
-    return lengths.filter(pl.col("gap") & inside & followed).get_column("empty")
-
-
-def _gap(hours: pl.Series) -> dict[str, Any]:
-    """The median in seconds and how many gaps it is of; no figure of too few."""
-    enough = len(hours) >= _FEW
-    median, high = (hours.median(), hours.quantile(0.9)) if enough else (None, None)
-    told: dict[str, Any] = {"gaps": len(hours), "median_s": None, "p90_s": None, "note": f"too few: under {_FEW}"}
-    if isinstance(median, float) and isinstance(high, float):
-        told |= {"median_s": median * 3600.0, "p90_s": high * 3600.0, "note": ""}
-    return told
+def _gap(rows: pl.DataFrame) -> dict[str, Any]:
+    """Median and ninth decile in seconds of gaps that ended, and how many are still open; no figure of too few."""
+    gaps = rows.get_column("gap_s")
+    ended = gaps.drop_nulls()
+    told: dict[str, Any] = {"gaps": len(ended), "open": gaps.null_count(), "median_s": None, "p90_s": None}
+    if len(ended) < _FEW:
+        return told | {"note": f"too few: under {_FEW}"}
+    return told | {"median_s": ended.median(), "p90_s": ended.quantile(0.9), "note": ""}

@@ -33,7 +33,8 @@ def cost(
     out: TextIO | None = None,
 ) -> int:  # fmt: skip
     """GPU-hours and money. 0 told, 1 nothing to tell or no lake to ask; ``ConfigError`` for a wrong option."""
-    return _ask(config, "cost", form, out, lambda q: cost_.read(q, config, **_stretch(since, until), by=by))
+    begin, end = _at("--since", since), _at("--until", until)
+    return _ask(config, "cost", form, out, lambda q: cost_.read(q, config, since=begin, until=end, by=by))
 
 
 def jobs(
@@ -41,8 +42,11 @@ def jobs(
     out: TextIO | None = None,
 ) -> int:  # fmt: skip
     """Each job's phases, cost and losses."""
-    said = {"job_id": job_id, "user": user}
-    return _ask(config, "jobs", form, out, lambda q: cost_jobs.read(q, config, **_stretch(since, until), **said))
+    begin, end = _at("--since", since), _at("--until", until)
+    return _ask(
+        config, "jobs", form, out,
+        lambda q: cost_jobs.read(q, config, since=begin, until=end, job_id=job_id, user=user),
+    )  # fmt: skip
 
 
 def budgets(config: Config, *, tell: bool = False, form: str = "text", out: TextIO | None = None) -> int:
@@ -61,7 +65,7 @@ def budgets(config: Config, *, tell: bool = False, form: str = "text", out: Text
 
 def capacity(config: Config, *, at: str = "", form: str = "text", out: TextIO | None = None) -> int:
     """Who waits, what is free, what could be given back."""
-    moment = instant("--at", at) if at else None
+    moment = _at("--at", at)
     return _ask(config, "capacity", form, out, lambda q: capacity_.read(q, config, at=moment))
 
 
@@ -69,14 +73,12 @@ def user(
     config: Config, name: str, *, since: str = "", until: str = "", form: str = "text", out: TextIO | None = None
 ) -> int:
     """What happened to a user's jobs."""
-    return _ask(config, "user", form, out, lambda q: user_view.read(q, config, name, **_stretch(since, until)))
+    begin, end = _at("--since", since), _at("--until", until)
+    return _ask(config, "user", form, out, lambda q: user_view.read(q, config, name, since=begin, until=end))
 
 
-def _stretch(since: str, until: str) -> dict[str, datetime | None]:
-    return {
-        "since": instant("--since", since) if since else None,
-        "until": instant("--until", until) if until else None,
-    }
+def _at(option: str, text: str) -> datetime | None:
+    return instant(option, text) if text else None
 
 
 def _ask(config: Config, what: str, form: str, out: TextIO | None, read: Callable[[Queries], Answer]) -> int:

@@ -116,7 +116,8 @@ def print_capacity(answer: Answer, sink: TextIO) -> None:
 def _gap(gap: Answer) -> str:
     if gap["median_s"] is None:
         return f"{gap['gaps']} gaps seen, {gap['note']}"
-    return f"median {span(gap['median_s'])}, one in ten over {span(gap['p90_s'])} ({gap['gaps']} gaps)"
+    seen = f"{gap['gaps']} gaps, {gap['open']} still open"
+    return f"median {span(gap['median_s'])}, one in ten over {span(gap['p90_s'])} ({seen})"
 
 
 def print_user(answer: Answer, sink: TextIO) -> None:

@@ -61,12 +61,12 @@ class Newest:
         self.window, self.at = window, at
 
     def _earlier(self, at: datetime) -> pl.DataFrame:
-        """When each node was heard before the first look: of the last hours to 30 s, of the days before to the hour."""
+        """When each node was heard before the first look: lately to 30 s, in the days before to the hour."""
         parts = []
         for window, back in _EARLIER.items():
             rows = self.lake.read(f"host_{window}", at - back, columns=["cluster", "node_id", "node", "ts"])
-            parts.append(rows.group_by("cluster", "node_id").agg(pl.col("node").last(), pl.col("ts").max()).with_columns(
-                (pl.col("ts") + _LENGTH[window]).alias("last_seen")))  # fmt: skip
+            last = rows.group_by("cluster", "node_id").agg(pl.col("node").last(), pl.col("ts").max())
+            parts.append(last.with_columns((pl.col("ts") + _LENGTH[window]).alias("last_seen")))
         heard = pl.concat(parts).drop("ts").with_columns(pl.lit(None).alias(name) for name in HOST)
         return _last("host", heard.select(_schema("host").names()).cast(_schema("host")))
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 from graynode.pipeline.bus import BusRefused
 from graynode.service.config import DEFAULT_PATH, Config, ConfigError, load, parse
 from graynode.service.init_config import Role, render
-from graynode.service.init_steps import Step, carry_out, folder_steps, give, lake_steps, owner, user_steps
+from graynode.service.init_steps import Step, carry_out, folder_steps, give, owner, user_steps
 
 _PATIENCE_S: Final = 5.0
 
@@ -128,6 +128,7 @@ def _steps(asked: Asked, config: Config) -> Iterator[Step]:
 
 
 def _lake(config: Config) -> Iterator[Step]:
+    from graynode.service.init_lake import lake_steps
     from graynode.service.wiring import make_lake
 
     yield from lake_steps(make_lake(config))

@@ -15,7 +15,7 @@ from graynode.pipeline.bus import BusRefused, BusUnavailable
 from graynode.pipeline.kafka_settings import KafkaSettings
 from graynode.pipeline.schema import EVENTS, SAMPLES
 from graynode.service.init_steps import Step
-from graynode.service.init_topics import admin
+from graynode.service.init_topics import admin, seen
 
 PREFIX: Final = "graynode."
 GROUPS: Final = "graynode-"
@@ -119,9 +119,10 @@ def _giver(settings: KafkaSettings, missing: Sequence[Right]) -> Callable[[], No
     def give() -> None:
         with admin(settings, "give rights") as client:
             answer = client.create_acls([_acl(right) for right in missing])
-        if answer["failed"]:
-            failed = ", ".join(sorted({error.__name__ for error in answer["failed"]}))
-            raise BusRefused(f"the broker refused {len(answer['failed'])} of {len(missing)} rights: {failed}")
+            if answer["failed"]:
+                failed = ", ".join(sorted({error.__name__ for error in answer["failed"]}))
+                raise BusRefused(f"the broker refused {len(answer['failed'])} of {len(missing)} rights: {failed}")
+            seen(lambda: set(missing) <= _there(client), "rights")
 
     return give
 

@@ -1,4 +1,7 @@
-"""Steps of ``graynode init``: what is to be made, what is well, and what a person has to do; then doing it."""
+"""Steps of ``graynode init``: what is to be made, what is well, and what a person has to do; then doing it.
+
+A node has the base install: nothing of the server is imported here (``init_lake`` has the lake's).
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,15 @@ from pathlib import Path
 from typing import Final, Literal
 
 from graynode.pipeline.bus import BusRefused, BusUnavailable
-from graynode.pipeline.lake import Lake, LakeError, LakeTooNew
-from graynode.pipeline.lake_migration import Forward
-from graynode.pipeline.schema import TABLES
 from graynode.service.config import Config
 from graynode.service.init_config import Role
 
 USER: Final = "graynode"
 """Of the units in ``deploy/systemd``."""
+
+
+class NotDone(Exception):
+    """A step could not be done now; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,7 @@ def carry_out(steps: list[Step]) -> Iterator[Done]:
             continue
         try:
             step.do()
-        except (OSError, LakeError, LakeTooNew, BusRefused, BusUnavailable) as error:
+        except (OSError, NotDone, BusRefused, BusUnavailable) as error:
             yield Done(step, failed=True, said=" ".join(str(error).split())[:400])
         else:
             yield Done(step)
@@ -110,43 +114,3 @@ def give(path: Path) -> None:
     to = owner()
     if os.geteuid() == 0 and to is not None:
         os.chown(path, *to)
-
-
-# --- the lake --------------------------------------------------------------------------------------------------
-
-
-def lake_steps(lake: Lake) -> Iterator[Step]:
-    """Tables with their settings, and what of an older lake is to be brought forward."""
-    try:
-        found = Forward(lake).look()
-    except (LakeError, OSError) as error:
-        yield Step("lake", "hand", str(error), "correct lake.path or lake.storage_options, then this again")
-        return
-    absent = [f.table for f in found if f.state == "absent"]
-    old = [f for f in found if f.due]
-    for newer in (f for f in found if f.state == "newer"):
-        yield Step("lake", "hand", newer.why, "update graynode here; nothing of this lake is touched")
-        return
-    if absent:
-        some = "all" if len(absent) == len(TABLES) else ", ".join(absent[:5]) + (" …" if len(absent) > 5 else "")
-        said = f"{len(absent)} of {len(TABLES)} tables in {lake.path}: {some}"
-        yield Step("lake", "make", said, do=lambda: make_tables(lake, absent))
-    for f in old:
-        if f.state == "columns":
-            yield Step("lake", "make", f"table {f.table} forward: {f.why}", do=lambda f=f: make_tables(lake, [f.table]))  # type: ignore[misc]
-        else:
-            way = "stop pipeline, detect and respond, then: graynode lake migrate --yes"
-            yield Step("lake", "hand", f"table {f.table}: {f.why}", way)
-    if not absent and not old:
-        yield Step("lake", "well", f"{len(found)} tables in {lake.path}, of this contract")
-
-
-def make_tables(lake: Lake, tables: list[str]) -> None:
-    """Make tables or add their columns, and hand what root made to the units' user."""
-    for name in tables:
-        lake.create(name)
-    if lake.local and os.geteuid() == 0 and owner() is not None:
-        for path in (Path(lake.path), *(p for name in tables for p in Path(lake.uri(name)).rglob("*"))):
-            give(path)
-        for name in tables:
-            give(Path(lake.uri(name)))

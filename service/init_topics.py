@@ -7,6 +7,7 @@ would change partition in mid-stream: that is said and left to a person.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -22,6 +23,8 @@ from graynode.service.init_steps import Step
 
 _AT_LEAST: Final = ("retention.ms", "max.message.bytes", "min.insync.replicas")
 _FOREVER: Final = -1
+_LOOKS: Final = 60
+_LOOK_S: Final = 0.25
 
 
 def topic_steps(settings: KafkaSettings, kafka: Kafka, topics: Sequence[str] = TOPICS) -> Iterator[Step]:
@@ -112,8 +115,18 @@ def _corrector(settings: KafkaSettings, topic: str, wrong: Mapping[str, str]) ->
 
         with admin(settings, f"alter {topic}") as client:
             client.alter_configs([ConfigResource(ConfigResourceType.TOPIC, topic, dict(wrong))])
+        seen(lambda: wrong.items() <= _settings(settings, [topic]).get(topic, {}).items(), f"settings of {topic}")
 
     return correct
+
+
+def seen(there: Callable[[], bool], what: str) -> None:
+    """Wait until a broker shows what its controller has taken; ``BusUnavailable`` where it does not in time."""
+    for _ in range(_LOOKS):
+        if there():
+            return
+        time.sleep(_LOOK_S)
+    raise BusUnavailable(f"{what}: taken, and not to be seen after {_LOOKS * _LOOK_S:.0f} s; look again later")
 
 
 @contextmanager

@@ -98,8 +98,8 @@ def forecast(
 
     Failures a node-day have a gamma prior (Jeffreys: shape 1/2, rate 0) and are Poisson, so the number ahead is
     negative binomial with shape Y + 1/2 and probability E/(E+h): Y failures in E node-days were seen, h are ahead.
-    Where weeks scatter more than that (φ > 1: Pearson's dispersion of weeks and of blocks of four, the larger) it has the variance
-    that goes with φ, φ·m·(1 + m/(Y + φ/2)) at mean m (quasi-likelihood); with φ = 1 that is the same law.
+    Where weeks scatter more (φ > 1: Pearson's dispersion of weeks and of blocks of four, the larger) it has variance
+    φ·m·(1 + m/(Y + φ/2)) at mean m (quasi-likelihood); with φ = 1 that is the same law.
     ``nodes`` · rate · ``repair_d`` are out on average (Little's law); their number scatters alike.
     """
     seen, exposure = int(sum(counts)), float(sum(node_days))

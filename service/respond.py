@@ -37,6 +37,8 @@ from graynode.service.respond_tables import Receiver
 from graynode.service.wiring import make_bus
 
 _FIRST_S: Final = 1.0
+_PLACES_S: Final = 5.0
+"""How long a start waits for racks and partitions, where routes ask for them or alerts are labelled by them."""
 
 
 def run(config: Config, stop: threading.Event) -> int:
@@ -55,7 +57,8 @@ def run(config: Config, stop: threading.Event) -> int:
     with ExitStack() as held:
         for receiver in receivers.values():
             held.callback(receiver.close)
-        places.start()
+        asked = {key for route in routes.routes for key in route.wanted} & {"rack", "partition"}
+        places.start(_PLACES_S if asked or respond.alertmanagers else 0.0)
         held.callback(places.stop)
         bus = make_bus(config)
         producer = bus.producer()

@@ -113,7 +113,7 @@ class Delivery:
         """A receiver that forgets is told all again; only a change of how that goes is said."""
         if not isinstance(self.responder, Standing):
             return
-        outcome = self.responder.keep(self.desk.spared(self.clock()))
+        outcome = self.responder.keep(lambda: self.desk.spared(self.clock()))
         if outcome is not None and outcome.reason != self._state:
             say = log.info if outcome.outcome == "done" else log.warning
             say("all that is open was told again", outcome=outcome.outcome, reason=outcome.reason)

@@ -23,6 +23,8 @@ from graynode.service.respond_tables import Receiver
 Group = Literal["digest", "quiet", "people", "many"]
 _GATHER: Final = timedelta(minutes=1)
 """What is beyond the bound waits so long for others like it."""
+_PER_LOOK: Final = timedelta(milliseconds=20)
+"""From one look at an incident that waits for people to the next, times their number."""
 _WHY: Final[Mapping[Group, str]] = {
     "digest": "the digest of {at}", "quiet": "quiet hours are over", "people": "no longer muted",
     "many": "more than the bound of messages an hour",
@@ -69,6 +71,7 @@ class Desk:
     ledger: Ledger = field(init=False)
     open: dict[str, Incident] = field(default_factory=dict)
     held: dict[str, Held] = field(default_factory=dict)
+    _looked: datetime | None = None
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.terms.most_per_hour)
@@ -202,6 +205,8 @@ class Desk:
         return Verdict("hold", reason)
 
     def _due(self, group: Group, now: datetime) -> Errand | None:
+        if group == "people" and not self._look(now):
+            return None
         found = []
         for identity, held in list(self.held.items()):
             if held.group != group or (held.until > now and group != "people"):
@@ -218,6 +223,14 @@ class Desk:
         if self.ledger.bundle_at(now) > now:
             return None
         return Errand(tuple(found), "bundle", _WHY[group].format(at=f"{now:%Y-%m-%d %H:%M} UTC"))
+
+    def _look(self, now: datetime) -> bool:
+        """Whether to ask anew what people say of each that waits for them: the more there are, the more seldom."""
+        waiting = sum(held.group == "people" for held in self.held.values())
+        if self._looked is not None and now - self._looked < waiting * _PER_LOOK:
+            return False
+        self._looked = now
+        return waiting > 0
 
     def _reminder(self, now: datetime) -> Errand | None:
         if not self.terms.remind_h or not self.terms.reminders:

@@ -51,7 +51,8 @@ def run(config: Config, stop: threading.Event, *, ready: Callable[[int], None] |
             _log.info("serving", address=f"{config.serve.listen.rpartition(':')[0]}:{port}")
             if ready is not None:
                 ready(port)
-            asyncio.run(_until(server, listening, stop, app.state.feed))
+            asyncio.run(_until(server, listening, stop, app.state.feed, served))
+            served.break_off()
         served.close()
     return 0
 
@@ -120,13 +121,16 @@ def _settings(app: object, serve: Serve) -> uvicorn.Config:
     )
 
 
-async def _until(server: uvicorn.Server, listening: socket.socket, stop: threading.Event, feed: Feed) -> None:
-    """Serve; at ``stop`` the listeners of the stream are let go first, or they would hold the end up."""
+async def _until(
+    server: uvicorn.Server, listening: socket.socket, stop: threading.Event, feed: Feed, served: Served
+) -> None:
+    """Serve; at ``stop`` listeners of the stream and long questions are let go first, or they would hold the end up."""
 
     async def watch() -> None:
         while not stop.is_set():
             await asyncio.sleep(_LOOK_S)
         feed.close()
+        served.break_off()
         server.should_exit = True
 
     await asyncio.gather(server.serve([listening]), watch())

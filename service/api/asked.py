@@ -17,6 +17,8 @@ from graynode.service.api.state import Served
 
 _DAY: Final = timedelta(days=1)
 Text = Annotated[str, QueryParameter(max_length=500)]
+ANY: Final = ("", "*")
+"""Of a filter: all of them. The star is what a dashboard sends for "All"."""
 StateIs = Annotated[str, QueryParameter(name="state", max_length=50, description="only those in this state")]
 """``state`` is a reserved name of a handler's parameter."""
 ServedHere = NamedDependency[Served]

@@ -60,12 +60,16 @@ class Bounded(Queries):
             self._turns.release()
         raise AssertionError("unreachable")
 
-    def close(self) -> None:
-        """Break off what runs, then let the database go: it refuses to be closed while it is asked."""
+    def break_off(self) -> None:
+        """Answer nothing any more; what runs ends now."""
         self._closed = True
         for cursor in list(self._running):
             with contextlib.suppress(duckdb.Error):
                 cursor.interrupt()
+
+    def close(self) -> None:
+        """Break off what runs, then let the database go: it refuses to be closed while it is asked."""
+        self.break_off()
         for _ in range(self._at_once):
             self._turns.acquire(timeout=_END_S)
         with contextlib.suppress(duckdb.Error):

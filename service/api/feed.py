@@ -19,6 +19,7 @@ import msgspec
 import structlog
 
 from graynode.pipeline.queries import quoted
+from graynode.service.api.bounded import lake_problems
 from graynode.service.api.problems import Problem
 from graynode.service.api.spans import sql_time
 from graynode.service.api.state import Served
@@ -86,7 +87,8 @@ class Feed:
         self.closing, self._new = False, asyncio.Event()
         while True:
             try:
-                fleet, rows = await asyncio.to_thread(self._look)
+                with lake_problems():
+                    fleet, rows = await asyncio.to_thread(self._look)
                 self._take(fleet, rows)
             except Problem as problem:
                 structlog.get_logger().info("the stream waits for the lake", reason=problem.detail)

@@ -13,7 +13,7 @@ from graynode.dashboards.explain import plain
 from graynode.pipeline.queries import quoted
 from graynode.pipeline.schema import CAUSES, SEVERITIES
 from graynode.service.api.answers import Page, Row, one, page
-from graynode.service.api.asked import PageAsked, ServedHere, SpanAsked, StateIs, Text
+from graynode.service.api.asked import ANY, PageAsked, ServedHere, SpanAsked, StateIs, Text
 from graynode.service.api.paging import Paging, page_rows, page_sql
 from graynode.service.api.problems import Problem, shown
 from graynode.service.api.spans import Span, sql_time
@@ -33,22 +33,34 @@ def read_incidents(
     served: Served, paging: Paging, span: Span | None = None, *, state: str = "open", severity: str = "",
     cause: str = "", node: str = "",
 ) -> Page:  # fmt: skip
-    """Incidents in their latest revision, newest first; with a ``span``, those that were open within it."""
+    """Incidents in their latest revision, newest first; with a ``span``, those that were open within it. ``cause``: one
+    or several with commas.
+    """
     _one_of("state", state, STATES)
-    _one_of("severity", severity, ("", *SEVERITIES))
-    _one_of("cause", cause, ("", *CAUSES))
+    _one_of("severity", severity, (*ANY, *SEVERITIES))
+    causes = [] if cause in ANY else cause.split(",")
+    for told in causes:
+        _one_of("cause", told, CAUSES)
     where = [f"cluster = {quoted(served.cluster())}"]
-    where += [f"{column} = {quoted(value)}" for column, value in (("severity", severity), ("cause", cause)) if value]
+    where += [f"severity = {quoted(severity)}"] if severity not in ANY else []
+    where += [f"cause IN ({', '.join(map(quoted, causes))})"] if causes else []
     if state != "all":
         where.append("state = 'resolved'" if state == "resolved" else "state <> 'resolved'")
-    if node:
+    if node not in ANY:
         where.append(_of_node(served, node))
     if span is not None:
         where.append(f"coalesce(opened_ts, since, ts) < {sql_time(span.until)}")
         where.append(f"(resolved_ts IS NULL OR resolved_ts >= {sql_time(span.since)})")
-    sql = f"SELECT {_LISTED} FROM incident_now WHERE {' AND '.join(where)}"  # noqa: S608 (quoted)
+    sql = f"SELECT {_LISTED}, {_shown(served)} FROM incident_now WHERE {' AND '.join(where)}"  # noqa: S608 (quoted)
     keys = ("opened_ts", "incident_id")
     return page_rows(served.rows(page_sql(sql, keys, "ts", paging, newest_first=True)), keys, paging, served.at())
+
+
+def _shown(served: Served) -> str:
+    """From when until when an incident is worth looking at: as its picture, from six hours before to an hour after."""
+    begin = "coalesce(since, opened_ts, ts)"
+    end = f"least(coalesce(resolved_ts, {sql_time(served.at())}), {begin} + INTERVAL 3 DAY)"
+    return f"{begin} - INTERVAL 6 HOUR AS shown_from_ts, greatest({end}, {begin}) + INTERVAL 1 HOUR AS shown_until_ts"
 
 
 def _of_node(served: Served, node: str) -> str:
@@ -121,7 +133,7 @@ def read_findings(
     """Findings of a range, newest first; those of an incident by its id."""
     where = [f"cluster = {quoted(served.cluster())}", "finding_id IS NOT NULL"]
     where += [f"{column} = {quoted(value)}" for column, value in (("detector", detector), ("cause", cause)) if value]
-    if node:
+    if node not in ANY:
         where.append(_of_node(served, node))
     if incident:
         ids = [str(id_) for id_ in revisions_of(served, incident)[-1]["finding_ids"]]
@@ -135,7 +147,7 @@ def read_findings(
 def read_actions(served: Served, paging: Paging, span: Span, *, node: str = "", incident: str = "") -> Page:
     """What was done or refused, newest first."""
     where = [f"cluster = {quoted(served.cluster())}", "action_id IS NOT NULL"]
-    if node:
+    if node not in ANY:
         where.append(_of_node(served, node))
     if incident:
         where.append(f"incident_id = {quoted(str(revisions_of(served, incident)[-1]['incident_id']))}")

@@ -14,7 +14,7 @@ from graynode.pipeline.queries import quoted
 from graynode.pipeline.schema import JOB_ENDED
 from graynode.service import cost_jobs, user_view
 from graynode.service.api.answers import Page, Row, one, page
-from graynode.service.api.asked import PageAsked, ServedHere, SpanAsked, StateIs, Text
+from graynode.service.api.asked import ANY, PageAsked, ServedHere, SpanAsked, StateIs, Text
 from graynode.service.api.bounded import lake_problems
 from graynode.service.api.paging import Paging, page_rows, page_sql
 from graynode.service.api.problems import Problem, shown
@@ -43,8 +43,10 @@ def read_jobs(
     at = served.at()
     over = span if span is not None and span.said else Span(at - _WEEK, at + timedelta(days=1))
     where = [f"cluster = {quoted(served.cluster())}", "job_id IS NOT NULL", "began_ts IS NOT NULL", *_in_state(state)]
-    where += [f'"{name}" = {quoted(value)}' for name, value in (("user", user), ("partition", partition)) if value]
-    if node:
+    where += [
+        f'"{name}" = {quoted(value)}' for name, value in (("user", user), ("partition", partition)) if value not in ANY
+    ]
+    if node not in ANY:
         where.append(f"(list_contains(node_names, {quoted(node)}) OR list_contains(machines, {quoted(node)}))")
     where += [f"began_ts < {sql_time(over.until)}", f"(end_ts IS NULL OR end_ts >= {sql_time(over.since)})"]
     sql = (

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 _MOST: Final = 256
+_END_S: Final = 20.0
 T = TypeVar("T")
 
 
@@ -29,6 +30,7 @@ class Kept:
     clock: Callable[[], float] = time.monotonic
     _slots: OrderedDict[str, _Slot] = field(default_factory=OrderedDict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _threads: list[threading.Thread] = field(default_factory=list)
 
     def get(self, key: str, seconds: float, make: Callable[[], T], *, stale_s: float = 0.0) -> T:
         """What is kept under ``key``, made by ``make`` where there is none or it is older than ``seconds``.
@@ -63,4 +65,14 @@ class Kept:
             finally:
                 slot.lock.release()
 
-        threading.Thread(target=work, name="graynode-renew", daemon=True).start()
+        made = threading.Thread(target=work, name="graynode-renew", daemon=True)
+        with self._lock:
+            self._threads = [thread for thread in self._threads if thread.is_alive()] + [made]
+        made.start()
+
+    def close(self) -> None:
+        """Wait for what is being made."""
+        with self._lock:
+            threads, self._threads = self._threads, []
+        for thread in threads:
+            thread.join(_END_S)

@@ -12,7 +12,7 @@ from litestar.params import FromPath
 
 from graynode.pipeline.queries import quoted
 from graynode.service.api.answers import Page, Row, one, page
-from graynode.service.api.asked import PageAsked, ServedHere, SpanAsked, StateIs, Text
+from graynode.service.api.asked import ANY, PageAsked, ServedHere, SpanAsked, StateIs, Text
 from graynode.service.api.paging import Paging, page_frame, page_rows, page_sql
 from graynode.service.api.problems import Problem, shown
 from graynode.service.api.spans import Span, sql_time
@@ -60,7 +60,7 @@ def read_gpus(served: Served, paging: Paging, *, node: str = "", state: str = ""
     """GPUs now, by node and UUID; of one node, of one state, of one model."""
     now = served.fleet.now()
     frame = _matching(now.gpus, {"state": state, "gpu_model": model})
-    if node:
+    if node not in ANY:
         frame = frame.filter(pl.col("node_id") == one_node(served, node)["node_id"])
     return page_frame(frame, ("node_id", "gpu_uuid"), paging, now.at)
 
@@ -68,7 +68,7 @@ def read_gpus(served: Served, paging: Paging, *, node: str = "", state: str = ""
 def read_links(served: Served, paging: Paging, *, node: str = "") -> Page:
     """Links as they were in their newest window; of one node, or of all."""
     at = served.at()
-    where = f"AND node_id = {quoted(str(one_node(served, node)['node_id']))}" if node else ""
+    where = f"AND node_id = {quoted(str(one_node(served, node)['node_id']))}" if node not in ANY else ""
     newest = (
         f"SELECT {_LINK_COLUMNS} FROM link_30s({sql_time(at - _LINKS)}, {sql_time(at + _LINKS)}) "  # noqa: S608 (quoted)
         f"WHERE cluster = {quoted(served.cluster())} AND link IS NOT NULL {where} "
@@ -81,9 +81,9 @@ def read_links(served: Served, paging: Paging, *, node: str = "") -> Page:
 def read_events(served: Served, paging: Paging, span: Span, *, node: str = "", kind: str = "") -> Page:
     """Events, newest first; of one node, of one kind."""
     where = [f"cluster = {quoted(served.cluster())}", "event_id IS NOT NULL"]
-    if node:
+    if node not in ANY:
         where.append(f"node_id = {quoted(str(one_node(served, node)['node_id']))}")
-    if kind:
+    if kind not in ANY:
         where.append(f"kind = {quoted(kind)}")
     sql = f"SELECT * EXCLUDE (date) FROM event({span.sql}) WHERE {' AND '.join(where)}"  # noqa: S608 (quoted)
     keys = ("ts", "event_id")
@@ -92,7 +92,7 @@ def read_events(served: Served, paging: Paging, span: Span, *, node: str = "", k
 
 
 def _matching(frame: pl.DataFrame, wanted: dict[str, str]) -> pl.DataFrame:
-    return frame.filter(*[pl.col(name) == value for name, value in wanted.items() if value])
+    return frame.filter(*[pl.col(name) == value for name, value in wanted.items() if value not in ANY])
 
 
 # --- one of them ------------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ import polars as pl
 
 from graynode.collectors.base import utc_now
 from graynode.pipeline.lake import Lake
-from graynode.pipeline.queries import Queries
 from graynode.service.api.bounded import Bounded, lake_problems
 from graynode.service.api.kept import Kept
 from graynode.service.config import Config
@@ -44,7 +43,7 @@ class Served:
     """
 
     def __init__(
-        self, config: Config, lake: Lake, queries: Queries, fleet: Fleet, *, reports: Queries | None = None,
+        self, config: Config, lake: Lake, queries: Bounded, fleet: Fleet, *, reports: Bounded | None = None,
         clock: Callable[[], datetime] = utc_now,
     ) -> None:  # fmt: skip
         self.config = config
@@ -90,7 +89,14 @@ class Served:
         with lake_problems():
             return self.queries.frame(sql)
 
+    def break_off(self) -> None:
+        """The process is about to end: questions that run end now, and none begins."""
+        self.queries.break_off()
+        self.reports.break_off()
+
     def close(self) -> None:
-        """Let the databases go."""
+        """Let the databases go, and wait for what is being made: a thread in them must not outlive the interpreter."""
+        self.break_off()
+        self.kept.close()
         self.queries.close()
         self.reports.close()

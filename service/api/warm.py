@@ -17,6 +17,7 @@ from graynode.service.api.state import Served
 
 _EVERY_S: Final = 300.0
 _FIRST_S: Final = 1.0
+_END_S: Final = 20.0
 
 
 class Warm:
@@ -32,8 +33,9 @@ class Warm:
         return self
 
     def __exit__(self, *_: object) -> None:
+        """End the thread; what it asks just now was broken off before (``Served.break_off``)."""
         self._stop.set()
-        self._thread.join(_FIRST_S)
+        self._thread.join(_END_S)
 
     def _run(self) -> None:
         while self._served.fleet.now().problem and not self._stop.wait(_FIRST_S):

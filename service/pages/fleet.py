@@ -111,7 +111,7 @@ class _Box:
 
 def _grid(now: FleetNow, wanted: tuple[tuple[str, str], ...], by: str) -> list[grid.Group]:
     """The grid's HTML, made once for each picture: many people look at the same one."""
-    return _made(f"{now.version} {now.at}", wanted, by, _Box(now))
+    return _made(now.version, wanted, by, _Box(now))
 
 
 def counts(frame: pl.DataFrame, states: tuple[str, ...]) -> list[tuple[str, int]]:

@@ -78,7 +78,7 @@ def test_kustomizations_name_files_that_are_there() -> None:
     """And every manifest beside them is named, so that none is forgotten."""
     said = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())["resources"]
     assert all((FOLDER / name).is_file() for name in said)
-    optional = {"kustomization.yaml", "report.yaml"}
+    optional = {"kustomization.yaml", "report-cronjob.yaml"}
     assert {p.name for p in FOLDER.glob("*.yaml")} - optional <= set(said)
     below = yaml.safe_load((FOLDER / "kernel-log/kustomization.yaml").read_text())
     assert all((FOLDER / "kernel-log" / p["path"]).is_file() for p in below["patches"])

@@ -1,4 +1,4 @@
-"""A small fleet with failures, jobs, repairs, labels and silence, each written by hand, so that every figure is known."""
+"""A small fleet with failures, jobs, repairs, labels and silence, each written by hand: every figure is known."""
 
 from __future__ import annotations
 

@@ -135,6 +135,7 @@ def small_lake(folder: Path) -> Lake:
     ])  # fmt: skip
     write_rows(lake, "job", [{
         "ts": now, "job_id": "ns/job/odd", "node_id": first["node_id"], "node": first["node"], "user": HOSTILE,
-        "state": "failed", "queued_ts": begin, "allocated_ts": begin, "end_ts": now, "nodes": 1, "gpus": 8, "exit_code": 1,
+        "state": "failed", "queued_ts": begin, "allocated_ts": begin, "end_ts": now, "nodes": 1, "gpus": 8,
+            "exit_code": 1,
     }])  # fmt: skip
     return lake

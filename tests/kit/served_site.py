@@ -25,7 +25,9 @@ HOST = "http://127.0.0.1:9405"
 class ServedSite:
     """``client`` asks in this process; ``token`` makes tokens. The fleet is looked at once, and again by ``look``."""
 
-    def __init__(self, folder: Path, lake: Path, *, now: Any = utc_now, **serve: Any) -> None:
+    def __init__(
+        self, folder: Path, lake: Path, *, now: Any = utc_now, tables: Mapping[str, Any] | None = None, **serve: Any
+    ) -> None:
         self.later = timedelta(0)
 
         def clock() -> datetime:
@@ -41,6 +43,7 @@ class ServedSite:
             "bus": {"spool_dir": str(folder / "bus")},
             "lake": {"path": str(lake)},
             "serve": {"tokens_file": str(folder / "tokens.json"), **serve},
+            **(tables or {}),
         }
         self.file.write_text(to_toml(settings))
         self.config: Config = load(self.file, env={})

@@ -141,7 +141,7 @@ def test_drained_down_repaired_and_reserved(fleet: Owned) -> None:
     fleet.put("node_state", 2, "maint", scheduler_state="IDLE+MAINTENANCE+RESERVED")
     fleet.put("node_state", 1, "k8s", scheduler_state="Ready,SchedulingDisabled", who="kubernetes")
     fleet.put("node_state", 3, "gone", scheduler_state=None, reason="no longer in Slurm's configuration")
-    by = {node: fleet.split(0, 4, fnode="{node}") for node in ("drain", "down", "repair", "resv", "maint", "gone")}
+    by = {node: fleet.split(0, 4, node=node) for node in ("drain", "down", "repair", "resv", "maint", "gone")}
     assert by["drain"] == {"busy_useful": 3, "out_of_service": 1}
     assert by["down"] == {"free": 3, "out_of_service": 1}
     assert by["repair"] == {"out_of_service": 3, "free": 1}

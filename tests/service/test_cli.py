@@ -23,7 +23,7 @@ def test_no_command_shows_them_all() -> None:
         assert f"  {command} " in shown.stdout + shown.stderr
 
 
-@pytest.mark.parametrize("role", ["agent", "pipeline", "detect", "respond"])
+@pytest.mark.parametrize("role", ["agent", "pipeline", "detect", "respond", "serve"])
 def test_wrong_configuration_stops_every_role(role: str, tmp_path: Path) -> None:
     """A wrong key ends the start with code 2, key and hint, and no traceback."""
     file = tmp_path / "g.toml"

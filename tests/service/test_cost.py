@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
+import polars as pl
 import pytest
 from owned_gpus import Owned, at
 
@@ -195,6 +196,13 @@ def test_who_waits_for_what_and_whether_it_could_be_served(fleet: Owned, config:
     assert idle["cost_per_day"] == pytest.approx(24)
     assert told["gap"]["median_s"] is None
     assert "too few" in told["gap"]["note"]
+    assert (told["gap"]["gaps"], told["gap"]["open"]) == (4, 4)
+
+
+def test_the_gap_from_a_release_to_the_next_use() -> None:
+    """Of gaps that ended; those still open are counted, not taken for zero."""
+    gaps = capacity._gap(pl.DataFrame({"gap_s": [*range(60, 660, 60), None]}))
+    assert (gaps["median_s"], gaps["gaps"], gaps["open"], gaps["note"]) == (330.0, 10, 1, "")
 
 
 def test_budgets_tell_each_level_once(fleet: Owned, config: Config, days: Days) -> None:

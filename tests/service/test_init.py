@@ -89,9 +89,8 @@ def test_twice_is_as_good_as_once(tmp_path: Path) -> None:
 def test_configuration_is_written_once_and_never_over(tmp_path: Path) -> None:
     """A new file parses to the choices; a second run with other choices is refused; --force keeps the old one."""
     file = tmp_path / "new" / "g.toml"
-    first = Asked(
-        path=file, role="agent", chosen={"cluster": "alpha", "agent.state_dir": str(tmp_path / "s")}, yes=True
-    )
+    places = {"agent.state_dir": str(tmp_path / "s"), "bus.spool_dir": str(tmp_path / "b")}
+    first = Asked(path=file, role="agent", chosen={"cluster": "alpha", **places}, yes=True)
     told(first)
     text = file.read_text()
     assert load(file, env={}).cluster == "alpha"
@@ -99,7 +98,7 @@ def test_configuration_is_written_once_and_never_over(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"says cluster = 'alpha', not 'beta'.*--force"):
         told(Asked(path=file, role="agent", chosen={"cluster": "beta"}, yes=True))
     assert file.read_text() == text
-    again = {"cluster": "beta", "agent.state_dir": str(tmp_path / "s")}
+    again = {"cluster": "beta", **places}
     told(Asked(path=file, role="agent", chosen=again, yes=True, force=True))
     assert load(file, env={}).cluster == "beta"
     assert (file.parent / "g.toml.before-20261130T000000Z").read_text() == text
@@ -169,6 +168,19 @@ def test_commands_as_a_person_has_them(tmp_path: Path) -> None:
     assert wrong.returncode == 1
     assert "is not host:port" in wrong.stdout
     assert "Traceback" not in planned.stderr + wrong.stderr
+
+
+def test_a_node_needs_no_library_of_the_server(tmp_path: Path) -> None:
+    """On the base install, where these packages are absent, an agent's init and doctor work as they are."""
+    absent = ("polars", "deltalake", "duckdb", "numpy", "sklearn", "scipy", "litestar", "jinja2", "altair", "rich")
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({absent!r}))\n"
+        "from graynode.service.cli import main\nsys.argv = ['graynode', *sys.argv[1:]]\nmain()"
+    )
+    words = [sys.executable, "-I", "-c", code, "init", "--role", "agent", "--config", str(tmp_path / "g.toml")]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.stderr == ""
+    assert "every key with its meaning" in ended.stdout
 
 
 # --- lake migrate ----------------------------------------------------------------------------------------------

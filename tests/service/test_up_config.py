@@ -1,10 +1,12 @@
 """What ``graynode up`` sets up on a GPU node and elsewhere."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from graynode.collectors.identity import Roots
+from graynode.service.tokens import Tokens
 from graynode.service.up_config import prepare
 
 
@@ -30,6 +32,27 @@ def test_a_folder_is_taken_up_with_the_fleet_it_was_made_with(tmp_path: Path) ->
     kept = prepare(tmp_path / "data", nodes=5, seed=9, faults=None, driver=absent)
     assert (kept.secret, kept.receiver_port, kept.nodes) == (again.secret, again.receiver_port, 3)
     assert not kept.history_wanted
+
+
+def test_the_link_opens_the_pages_of_this_run_and_the_next(tmp_path: Path) -> None:
+    """The token may act, is kept where others cannot read it, and is made anew where its hash is gone; a folder that an
+    earlier version made gets the table ``[serve]``."""
+    absent = tmp_path / "none"
+    first = prepare(tmp_path / "data", nodes=3, seed=1, faults=None, driver=absent)
+    first.history_done.touch()
+    tokens = Tokens(first.config.serve.tokens_file)
+    assert first.link == f"http://{first.config.serve.listen}/#token={first.token}"
+    found = tokens.find(first.token, datetime.now(UTC))
+    assert found is not None
+    assert found.scope == "act"
+    assert (tmp_path / "data" / "serve.token").stat().st_mode & 0o077 == 0
+    assert prepare(tmp_path / "data", nodes=3, seed=1, faults=None, driver=absent).link == first.link
+    tokens.path.unlink()
+    text = first.config_file.read_text()
+    first.config_file.write_text(text[: text.index("[serve]")])
+    later = prepare(tmp_path / "data", nodes=3, seed=1, faults=None, driver=absent)
+    assert later.token != first.token
+    assert Tokens(later.config.serve.tokens_file).find(later.token, datetime.now(UTC))
 
 
 def test_a_machine_that_nothing_identifies_gets_an_id_that_stays(tmp_path: Path) -> None:

@@ -48,7 +48,8 @@ def test_more_rows_than_the_limit_are_cut_and_said(client: TestClient[Any]) -> N
 @pytest.mark.parametrize(
     "sql",
     [
-        "DROP VIEW gpu_30s", "CREATE TABLE x AS SELECT 1", "INSERT INTO fields VALUES (1)", "COPY (SELECT 1) TO '/tmp/x.csv'",
+        "DROP VIEW gpu_30s", "CREATE TABLE x AS SELECT 1", "INSERT INTO fields VALUES (1)",
+        "COPY (SELECT 1) TO '/tmp/x.csv'",
         "ATTACH '/tmp/x.db'", "INSTALL httpfs", "LOAD httpfs", "SET memory_limit = '100GB'", "PRAGMA database_list",
         "SELECT 1; SELECT 2", "EXPORT DATABASE '/tmp/x'", "CALL enable_logging()", "",
     ],
@@ -78,12 +79,12 @@ def test_secrets_of_the_process_are_closed(client: TestClient[Any]) -> None:
     """No environment, and settings cannot be changed."""
     for sql in ("SELECT getenv('PATH') AS x", "SELECT * FROM duckdb_secrets()"):
         answer = ask(client, sql)
-        assert answer.status_code == 400 or answer.json()["rows"] == []
+        assert answer.json().get("rows", []) == []
 
 
 def test_a_question_that_takes_too_long_is_broken_off(client: TestClient[Any]) -> None:
     """504 after ``serve.sql_deadline_s``, and the next one is answered."""
-    answer = ask(client, "SELECT sum(a.range * b.range) FROM range(10000000) a, range(10000000) b")
+    answer = ask(client, "SELECT count(*) FROM range(100000000) a, range(100000) b")
     assert answer.status_code == 504
     assert ask(client, "SELECT 1 AS x").json()["rows"] == [{"x": 1}]
 

@@ -50,7 +50,7 @@ async def heard(feed: Feed, last: str, most: int, meanwhile: Any = None, gate: A
     told: list[dict[str, str]] = []
     run = asyncio.create_task(feed.run())
     await asyncio.sleep(0.05)
-    go = _Told(feed.served, feed, Request(gate or Open()), last).go()  # type: ignore[arg-type]
+    go: Any = _Told(feed.served, feed, Request(gate or Open()), last).go()  # type: ignore[arg-type]
     try:
         async with asyncio.timeout(20):
             async for raw in go:
@@ -85,10 +85,7 @@ def test_a_listener_hears_the_fleet_and_then_each_change_of_an_incident(site: Si
     feed = Feed(served.served, every_s=0.05)
     new = asyncio.run(heard(feed, "", 3, lambda: site.incident("bbbb", "n1", NOW, title="<new>")))
     assert new[0] == {"retry": "3000"}
-    assert (new[1]["event"], json.loads(new[1]["data"])["nodes"]) == (
-        "fleet",
-        {"unknown": 0} | json.loads(new[1]["data"])["nodes"],
-    )
+    assert (new[1]["event"], json.loads(new[1]["data"])["nodes"]) == ("fleet", {"suspect": 1})
     assert (new[2]["event"], json.loads(new[2]["data"])["incident_id"]) == ("incident", "bbbb")
     assert feed.listeners == 0
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from pages_site import CHROMIUM, Serving, Visit, small_lake
-from playwright.sync_api import Browser, Page, Request, sync_playwright
+from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
 
 from graynode.pipeline.lake import Lake
 
@@ -43,6 +43,7 @@ def browser() -> Iterator[Browser]:
     if not Path(CHROMIUM).exists():
         reason = f"{CHROMIUM} is missing: apt-get install chromium"
         pytest.fail(reason, pytrace=False) if os.environ.get("CI") == "true" else pytest.skip(reason)
+    expect.set_options(timeout=60_000)  # a busy machine is not a fault
     with sync_playwright() as play:
         made = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield made
@@ -53,7 +54,7 @@ def browser() -> Iterator[Browser]:
 def visit(browser: Browser) -> Iterator[Visit]:
     """``visit(serving, "act")``: a page that is signed in with a token of that scope, or none.
 
-    At the end of the test nothing may have been said on the console (what ``page.expected`` names is), no script may have
+    At the end nothing may have been said on the console (but what ``expected`` names), no script may have
     failed, and nobody but the server may have been asked for anything.
     """
     wrong: list[str] = []

@@ -52,7 +52,8 @@ def test_a_reason_is_needed(visit: Visit, serving: Serving) -> None:
 
 def test_a_token_that_may_read_is_shown_no_form_and_refused(visit: Visit, serving: Serving) -> None:
     """The page says what is needed; the server refuses whoever asks anyway, and whoever has no CSRF token."""
-    post = """async ([path, csrf]) => (await fetch(path, {method: 'POST', body: JSON.stringify({verdict: 'true', why: 'x'}),
+    post = """async ([path, csrf]) => (await fetch(path, {
+        method: 'POST', body: JSON.stringify({verdict: 'true', why: 'x'}),
         headers: {'Content-Type': 'application/json', 'X-CSRF-Token': csrf}})).status"""
     path = f"/api/v1/incidents/{OPEN_ID}/label"
     reader = visit(serving, "read", f"/incidents/{OPEN_ID}", expected=("403",))

@@ -1,0 +1,1 @@
+"""Grafana dashboards as code, one module a dashboard (docs/grafana.md). ``boards.BOARDS`` is all of them."""
