@@ -15,6 +15,7 @@ from graynode.service.cli_base import ConfigPath, Verbose
 from graynode.service.cli_base import call as _call
 from graynode.service.cli_base import load_config as _load
 from graynode.service.cli_cost import costs
+from graynode.service.cli_dashboards import dashboards_app
 from graynode.service.cli_init import Role, setup
 from graynode.service.cli_people import people
 from graynode.service.cli_report import reports
@@ -40,6 +41,7 @@ app.add_typer(serving)
 app.add_typer(reports)
 app.add_typer(costs)
 app.add_typer(setup)
+app.add_typer(dashboards_app, name="dashboards")
 
 
 class ImportFormat(StrEnum):

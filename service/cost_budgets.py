@@ -67,7 +67,8 @@ def alerts(found: Mapping[str, Any], now: datetime) -> list[dict[str, Any]]:
             )
             facts = {k: row[k] for k in ("account", "period", "budget", "used", "unit")} | {"level": level}
             made.append({
-                "ts": now, "node_id": "cost", "node": None, "source": "cost", "kind": "budget", "code": level,
+                "ts": now, "cluster": found["cluster"], "node_id": "cost", "node": None, "source": "cost",
+                "kind": "budget", "code": level,
                 "event_id": stable_id("budget", found["cluster"], row["account"], row["period"], level),
                 "message": said, "attributes": json.dumps(facts, sort_keys=True), "observed_ts": now,
                 "ts_quality": "observed",

@@ -35,7 +35,8 @@ _GPUS: Final = """
 SELECT cluster, gpu_uuid, bool_or(cause = 'gpu_lost') AS lost,
   arg_min(title, (cause IS DISTINCT FROM 'gpu_lost', severity <> 'page', since)) AS title
 FROM (FROM incident QUALIFY row_number() OVER (PARTITION BY incident_id ORDER BY revision DESC) = 1)
-WHERE state <> 'resolved' AND severity <> 'digest' AND subject IN ('gpu', 'link') AND gpu_uuid IS NOT NULL GROUP BY ALL
+WHERE state <> 'resolved' AND severity <> 'digest' AND subject IN ('node', 'gpu', 'link')
+  AND gpu_uuid IS NOT NULL GROUP BY ALL
 """
 _SCHEDULER: Final = """
 SELECT cluster, node_id, scheduler_state, reason AS scheduler_reason FROM scheduler_states

@@ -98,6 +98,9 @@ SELECT CASE
     ELSE 'not told, and no job ended by it' END AS what,
   count(*) AS failures, count(*) FILTER (during_job) AS job_there, count(*) FILTER (NOT during_job) AS no_job_there
 FROM failures({w0}, {w1}) WHERE cluster = {cluster} GROUP BY ALL ORDER BY failures DESC, what"""
+JUDGED: Final = """
+SELECT count(*) AS ends FROM attribution_now
+WHERE cluster = {cluster} AND phase = 'ended' AND end_ts >= {w0} AND end_ts < {w1}"""
 LOST: Final = """
 SELECT cause, coalesce(gpu_model, '') AS gpu_model, count(*) AS failures, count(gpu_hours_lost) AS known,
   sum(gpu_hours_lost) AS gpu_hours_lost

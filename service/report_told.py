@@ -49,6 +49,10 @@ def caught(asked: Asked) -> Section:
         asked.unknown.append(
             f"Whether a job ran there when {unjudged} of {total} failures began: no job is known here."
         )
+    if total and not asked.rows(ask.JUDGED)[0]["ends"]:
+        asked.unknown.append(
+            "Whether a failure ended a job that the scheduler calls failed: no job's end was judged here."
+        )
     says = [
         "A failure hit a job where the job's end was put down to infrastructure on that node from ten minutes before "
         "the first evidence to five after the last, or where the scheduler says that the node failed."

@@ -12,6 +12,7 @@ import ipaddress
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 import structlog
@@ -34,6 +35,7 @@ _BACKLOG: Final = 512
 _AT_ONCE: Final = 512
 """Connections; more are told 503. Listeners of the stream are bounded apart, by ``serve.streams``."""
 _LOOK_S: Final = 0.2
+_THREADS: Final = 32
 
 
 def run(config: Config, stop: threading.Event, *, ready: Callable[[int], None] | None = None) -> int:
@@ -125,6 +127,9 @@ async def _until(
     server: uvicorn.Server, listening: socket.socket, stop: threading.Event, feed: Feed, served: Served
 ) -> None:
     """Serve; at ``stop`` listeners of the stream and long questions are let go first, or they would hold the end up."""
+
+    # Some wait for what others make; they must not keep the rest from being answered.
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS, "graynode-answer"))
 
     async def watch() -> None:
         while not stop.is_set():

@@ -22,7 +22,7 @@ _NO_PRICE = "no price: set [cost]"
 def board() -> Board:
     """The dashboard."""
     return Board(
-        "cost", "graynode: capacity and cost", "Every GPU-hour in one category, by whom; what is free, waited for, idle.",
+        "cost", "graynode: capacity and cost", "Every GPU-hour in one category; what is free, waited for, idle.",
         [
             ("All GPU-hours of this range", [_total(), _categories_total()]),
             ("By whom", [_by(), _categories_by()]),

@@ -59,7 +59,7 @@ def _nodes_now() -> Placed:
         num("nodes_probation", "on probation"),
         num("nodes_unknown", "unknown", levels=ANY_IS_BAD),
     ]
-    about = "Nodes by state. Out of scheduling is what the scheduler says; unknown: not heard of, never counted as well."
+    about = "Nodes by state. Out of scheduling is what the scheduler says; unknown: not heard of."
     return numbers("Nodes now", about, _FLEET, columns, RANGE, empty=_EMPTY)
 
 
@@ -71,7 +71,8 @@ def _gpus_now() -> Placed:
         num("gpus_lost", "lost", levels=ANY_IS_BAD),
         num("gpus_unknown", "unknown", levels=ANY_IS_BAD),
     ]
-    return numbers("GPUs now", "GPUs by state; lost: gone from their node.", _FLEET, columns, RANGE, empty=_EMPTY, width=7)
+    about = "GPUs by state; lost: gone from their node."
+    return numbers("GPUs now", about, _FLEET, columns, RANGE, empty=_EMPTY, width=7)
 
 
 def _incidents_now() -> Placed:
@@ -104,8 +105,8 @@ def _times() -> Placed:
         num("mttd_h", "to detect", decimals=1, empty=few),
     ]
     about = (
-        "Mean time between failures of a node (usable node-hours a failure, with its exact 95 % interval), mean time to "
-        "repair and to detect. With under five failures only the interval says anything."
+        "Mean time between failures of a node (usable node-hours a failure, with its exact 95 % interval), mean time "
+        "to repair and to detect. With under five failures only the interval says anything."
     )
     return numbers("MTBF and MTTR", about, _FLEET, columns, RANGE, empty=few)
 
@@ -129,7 +130,7 @@ def _history() -> list[Placed]:
     held = [num("gpu_hours", "measured"), num("job_gpu_hours", "with a job")]
     return [
         over_time(
-            "Use of GPUs", "Mean utilisation of all GPUs: time with a kernel resident; it hides how much of the chip works.",
+            "Use of GPUs", "Mean time with a kernel resident; it hides how much of the chip works.",
             url, [num("gpu_util_percent", "utilisation")], step, empty=empty, width=8,
         ),
         over_time("Power", "Power of all GPUs, summed.", url, [num("power_w", "all GPUs")], step, empty=empty, width=8),
@@ -207,7 +208,7 @@ _RELIABILITY = [
 
 def _causes() -> Placed:
     return rows(
-        "Failures by cause", "Failures of nodes in this range by cause, per 1,000 node-days with the exact 95 % interval.",
+        "Failures by cause", "Failures of nodes by cause, per 1,000 node-days with the exact 95 % interval.",
         "/api/v1/reliability", [Col("cause", "Cause"), *_RELIABILITY], {"by": "cause", **RANGE}, width=12,
         empty="no node failed in this range",
     )  # fmt: skip
@@ -236,6 +237,6 @@ def _lemons() -> Placed:
         *hidden("node_id"),
     ]
     return rows(
-        "Likeliest to fault next", "Nodes by how likely they are to fault within a week, from their own history and the fleet's.",
+        "Likeliest to fault next", "Nodes by how likely they are to fault within a week (graynode lemons).",
         "/api/v1/lemons", columns, {"limit": "20"}, empty="no node is known yet",
     )  # fmt: skip

@@ -10,11 +10,13 @@ from graynode.dashboards.grafana.units import GRAFANA
 _S = GRAFANA["s"]
 _AGE: Levels = ((None, "green"), (300, "orange"), (900, "red"))
 _ANSWERED = "sum by (status) (rate(graynode_http_requests_total[$__rate_interval]))"
-_P95 = "histogram_quantile(0.95, sum by (le, route) (rate(graynode_http_request_duration_seconds_bucket[$__rate_interval])))"
+_SECONDS = "rate(graynode_http_request_duration_seconds_bucket[$__rate_interval])"
+_P95 = f"histogram_quantile(0.95, sum by (le, route) ({_SECONDS}))"
 _AGENT = (
     ("samples_taken", "Rounds taken"), ("samples_missed", "Rounds missed"), ("collect_errors", "Errors in collecting"),
     ("collect_max_ms", "Longest round"), ("agent_cpu_percent", "Processor time"), ("agent_rss_bytes", "Memory"),
-    ("spool_bytes", "Spooled, not sent yet"), ("spool_dropped", "Dropped from the spool"), ("clock_offset_s", "Clock offset"),
+    ("spool_bytes", "Spooled, not sent yet"), ("spool_dropped", "Dropped from the spool"),
+    ("clock_offset_s", "Clock offset"),
 )  # fmt: skip
 
 
@@ -45,7 +47,8 @@ def _parts() -> Placed:
         "Each part of graynode: ok, late, failing, unknown. The value is a round's seconds, a table's version or a "
         "receiver's failures of the day."
     )
-    return rows("Parts", about, "/api/v1/health", columns, empty="graynode serve does not answer: is it running?", height=10)
+    empty = "graynode serve does not answer: is it running?"
+    return rows("Parts", about, "/api/v1/health", columns, empty=empty, height=10)
 
 
 def _ages() -> Placed:
@@ -76,7 +79,8 @@ def _told() -> Placed:
 def _api() -> list[Placed]:
     return [
         scraped_lines("Age of the data over time", "A line that climbs: nothing lands.",
-                      [("max(graynode_data_age_seconds)", "data"), ("max(graynode_round_age_seconds)", "round")], _S, width=8),
+                      [("max(graynode_data_age_seconds)", "data"), ("max(graynode_round_age_seconds)", "round")],
+                      _S, width=8),
         scraped_lines("Requests", "Requests a second that the API answered, by status.",
                       [(_ANSWERED, "{{status}}")], "reqps", width=8, stacked=True),
         scraped_lines("Time to answer, 95 %", "95 of 100 requests were answered within this, by route.",

@@ -19,7 +19,7 @@ _EMPTY = "no incident is chosen: choose one above"
 def board() -> Board:
     """The dashboard."""
     return Board(
-        "incident", "graynode: one incident", "What happened to whom, beside its own past and its peers, and what was done.",
+        "incident", "graynode: one incident", "What happened, beside its own past and its peers, and what was done.",
         [
             ("The incident", [_facts()]),
             ("Own baseline and peers' band", [_band()]),
@@ -61,19 +61,20 @@ def _band() -> Placed:
         num("high", "peers, 95 %", unit=""),
     ]
     about = (
-        "The metric that its cause shows in, beside the median of its own two weeks before and the 5th to 95th percentile "
-        "of its peers: the same model, as loaded at that moment. The unit comes with the data."
+        "The metric that its cause shows in, beside the median of its own two weeks before and the 5th to 95th "
+        "percentile of its peers: the same model, as loaded at that moment. The unit comes with the data."
     )
     placed = over_time("Against its own past and its peers", about, f"{_ONE}/band", columns, width=24, height=11,
-                       unit="", empty="no window of it in this range: follow a link from a table of incidents")  # fmt: skip
+                       empty="no window of it in this range: follow a link from a table of incidents")  # fmt: skip
     panel = placed.panel
     unit = Ask(f"{_ONE}/band", [Picked("unit", "unit", "string")], ref_id="unit")
-    told = {"configRefId": "unit", "mappings": [{"fieldName": "unit", "handlerKey": "unit"}],
+    options = {"configRefId": "unit", "mappings": [{"fieldName": "unit", "handlerKey": "unit"}],
             "applyTo": {"id": "byType", "options": "number"}}  # fmt: skip
     panel = panel.datasource(source()).with_target(unit)  # type: ignore[attr-defined] # a panel's builder, as all here
-    panel = panel.with_transformation(model.DataTransformerConfig("configFromData", options=told))
+    panel = panel.with_transformation(model.DataTransformerConfig("configFromData", options=options))
     for name, properties in _LOOK.items():
-        panel = panel.override_by_name(name, [model.DynamicConfigValue(id_, value) for id_, value in properties.items()])
+        told = [model.DynamicConfigValue(id_, value) for id_, value in properties.items()]
+        panel = panel.override_by_name(name, told)
     return Placed(panel, placed.width, placed.height)
 
 
@@ -116,7 +117,12 @@ def _revisions() -> Placed:
 
 
 def _said() -> Placed:
-    columns = [Col("ts", "Time", width=170), Col("what", "What", width=150), Col("who", "Who", width=150), Col("why", "Why")]
+    columns = [
+        Col("ts", "Time", width=170),
+        Col("what", "What", width=150),
+        Col("who", "Who", width=150),
+        Col("why", "Why"),
+    ]
     about = "Acknowledgements, verdicts, mutes and repairs, and who was told, in order of time."
     return rows("What people said, who was told", about, _ONE, columns, root="said",
                 empty="nobody has said anything yet: graynode ack and graynode label do", height=6)  # fmt: skip

@@ -6,7 +6,9 @@ from graynode.dashboards.grafana import tables
 from graynode.dashboards.grafana.board import PARTITION, Board, Choice, actions_mark, incidents_mark
 from graynode.dashboards.grafana.panels import RANGE, Col, Placed, Series, metric, num, rows
 
-USER = Choice("user", "User", "/api/v1/jobs", "user", params={**RANGE, "limit": "5000"}, all_of=True, about="whose jobs")
+USER = Choice(
+    "user", "User", "/api/v1/jobs", "user", params={**RANGE, "limit": "5000"}, all_of=True, about="whose jobs"
+)
 JOB = Choice(
     "job", "Job", "/api/v1/jobs", "job_id",
     params={**RANGE, "user": "$user", "partition": "$partition", "limit": "1000"},
@@ -14,8 +16,8 @@ JOB = Choice(
 )  # fmt: skip
 _ONE = "/api/v1/jobs/${job:percentencode}"
 _METRICS = (
-    ("gpu_util_percent", "Utilisation"), ("sm_active_ratio", "SMs active"), ("tensor_active_ratio", "Tensor pipes active"),
-    ("power_w", "Power"), ("sm_clock_mhz", "SM clock"), ("mem_used_bytes", "Memory used"),
+    ("gpu_util_percent", "Utilisation"), ("sm_active_ratio", "SMs active"),
+    ("tensor_active_ratio", "Tensor pipes active"), ("power_w", "Power"), ("sm_clock_mhz", "SM clock"), ("mem_used_bytes", "Memory used"),
 )  # fmt: skip
 _EMPTY = "no job is chosen: choose one above, or a longer range"
 
@@ -27,12 +29,12 @@ def board() -> Board:
         for name, title in _METRICS
     ]
     return Board(
-        "job", "graynode: one job", "A job from queue to end: where it ran, what it used, why it ended and whose fault it was.",
+        "job", "graynode: one job", "A job from queue to end: where it ran, what it used, why it ended.",
         [
             ("The job", [_facts(), _verdict()]),
             ("Placements", [_timeline(), _owed()]),
             ("Its GPUs over time (mean)", lines),
-            ("Jobs", [tables.jobs("Jobs of the user and partition chosen", {"user": "$user", "partition": "$partition"})]),
+            ("Jobs", [tables.jobs("Jobs of user and partition", {"user": "$user", "partition": "$partition"})]),
         ],
         variables=[PARTITION, USER, JOB], since="now-24h", marks=[incidents_mark(), actions_mark()],
     )  # fmt: skip
@@ -69,7 +71,7 @@ def _verdict() -> Placed:
         Col("action", "Advice"),
         Col("owner", "Whose", width=110),
     ]
-    about = "What its end is put down to, judged from hardware, events, steps and output around it; unknown where nothing tells."
+    about = "What its end is put down to, from hardware, events, steps and output; unknown where nothing tells."
     return rows("Why it ended", about, _ONE, columns, root="attribution", empty=_EMPTY, height=4)
 
 

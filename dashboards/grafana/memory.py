@@ -9,7 +9,8 @@ from graynode.dashboards.grafana.panels import Series, metric
 _OF_NODE = (
     ("ecc_sbe_volatile", "Corrected, since driver load"), ("ecc_dbe_volatile", "Uncorrected, since driver load"),
     ("ecc_sbe_aggregate", "Corrected, lifetime"), ("ecc_dbe_aggregate", "Uncorrected, lifetime"),
-    ("row_remaps_correctable", "Rows remapped, correctable"), ("row_remaps_uncorrectable", "Rows remapped, uncorrectable"),
+    ("row_remaps_correctable", "Rows remapped, correctable"),
+    ("row_remaps_uncorrectable", "Rows remapped, uncorrectable"),
     ("row_remap_pending", "Remap waits for a reset"), ("row_remap_failed", "Remap failed"),
     ("mem_temp_c", "Memory temperature"),
 )  # fmt: skip
@@ -27,7 +28,7 @@ def board() -> Board:
         empty="no memory had an incident in this range",
     )  # fmt: skip
     return Board(
-        "ecc", "graynode: memory errors", "ECC errors and remapped rows: a few corrected ones are usual, uncorrected ones are not.",
+        "ecc", "graynode: memory errors", "ECC errors and remapped rows: a few corrected ones are usual.",
         [
             ("Fleet", fleet),
             ("GPUs of the node", node),

@@ -32,8 +32,9 @@ def board() -> Board:
     lines = [metric(Series(name, title, "link", "$node", "$node/$link"), width=8) for name, title in _METRICS]
     causes = "link_flap,link_down,link_degraded,link_errors,nvlink_fault,network_fault"
     incidents = tables.incidents(
-        "Incidents of links", {"state": "all", "cause": causes}, ranged=True, empty="no link had an incident in this range"
-    )
+        "Incidents of links", {"state": "all", "cause": causes}, ranged=True,
+        empty="no link had an incident in this range",
+    )  # fmt: skip
     return Board(
         "links", "graynode: links", "Links of a node now and over time, and incidents of links in the whole fleet.",
         [

@@ -28,7 +28,7 @@ def board() -> Board:
     gpus = [metric(Series(name, title, "gpu", "$node", "$gpu"), width=8) for name, title in _GPU_METRICS]
     host = [metric(Series(name, title, "node", ids="$node"), width=8) for name, title in _HOST_METRICS]
     return Board(
-        "node", "graynode: one node", "One node: its state, every GPU beside the others, host, events, incidents, jobs.",
+        "node", "graynode: one node", "A node, each GPU beside the others, host, events, incidents, jobs.",
         [
             ("The node", [_facts(), _gpus()]),
             ("GPUs over time", gpus),
@@ -86,5 +86,3 @@ def _gpus() -> Placed:
     about = "Every GPU as it is now; its UUID leads to its memory errors."
     return rows("GPUs now", about, "/api/v1/gpus", columns, _OF_NODE, height=9,
                 empty="no GPU of this node is known now: is graynode agent running there?")  # fmt: skip
-
-

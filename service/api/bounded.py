@@ -17,9 +17,9 @@ from graynode.service.config import ConfigError
 
 AT_ONCE: Final = 4
 """Questions that run at a time: DuckDB uses its threads for each, more would only wait for the cores inside of it."""
-_TRIES: Final = 3
+_TRIES: Final = 6
 _END_S: Final = 5.0
-_GONE: Final = ("No such file", "No files found", "not found", "could not open")
+_GONE: Final = ("No such file", "No files found", "Cannot open file", "could not open")
 """How a read fails when a compaction took a file between naming and reading it."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
 from collections import OrderedDict
@@ -10,7 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
+from graynode.service.api.problems import Problem
+
 _MOST: Final = 256
+_WAIT_S: Final = 30.0
 _END_S: Final = 20.0
 T = TypeVar("T")
 
@@ -18,7 +22,7 @@ T = TypeVar("T")
 @dataclass(slots=True)
 class _Slot:
     lock: threading.Lock = field(default_factory=threading.Lock)
-    until: float = 0.0
+    until: float = -math.inf
     value: Any = None
 
 
@@ -35,7 +39,8 @@ class Kept:
     def get(self, key: str, seconds: float, make: Callable[[], T], *, stale_s: float = 0.0) -> T:
         """What is kept under ``key``, made by ``make`` where there is none or it is older than ``seconds``.
 
-        For ``stale_s`` longer the old answer is given at once while a thread makes the new one.
+        For ``stale_s`` longer the old answer is given at once while a thread makes the new one. ``Problem`` 503 for who
+        has waited long for another's making.
         """
         with self._lock:
             slot = self._slots.setdefault(key, _Slot())
@@ -46,11 +51,15 @@ class Kept:
             self._renew(slot, seconds, make)
             stale: T = slot.value
             return stale
-        with slot.lock:
+        if not slot.lock.acquire(timeout=_WAIT_S):
+            raise Problem(503, "this is being reckoned and takes long; ask again", {"Retry-After": "10"})
+        try:
             if self.clock() >= slot.until:
                 slot.value = make()
                 slot.until = self.clock() + seconds
             found: T = slot.value
+        finally:
+            slot.lock.release()
         return found
 
     def _renew(self, slot: _Slot, seconds: float, make: Callable[[], Any]) -> None:

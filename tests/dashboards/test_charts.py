@@ -127,7 +127,7 @@ def test_the_same_picture_is_drawn_once(renderer: Renderer) -> None:
 
 def test_too_many_rows_and_addresses_are_refused(renderer: Renderer) -> None:
     """More than 5,000 rows, or data to be fetched: a sentence, and nothing is started."""
-    many = charts.lines([{"ts": T0, "value": 1.0, "series": ""}] * (MOST_ROWS + 1), title="x", unit="y")
+    many = {"layer": [{"data": {"values": [{"y": 1}] * (MOST_ROWS + 1)}, "mark": "line"}]}
     with pytest.raises(RenderError, match=r"5,001 rows, at most 5,000; aggregate first"):
         renderer.svg(many)
     with pytest.raises(RenderError, match="must be in it, not at an address"):

@@ -35,7 +35,9 @@ def test_what_is_named_is_there(file: Path) -> None:
     assert set(re.findall(r"\b94\d\d\b", text)) <= _PORTS
     for path in re.findall(r"/etc/graynode/[a-z]+\.toml", text):
         assert path == str(DEFAULT_PATH)
-    for table, key in re.findall(r"(?<![-\w])(agent|bus|lake|pipeline|detect|respond|serve|cost|slurm)\.([a-z_]+)\b", text):
+    for table, key in re.findall(
+        r"(?<![-\w])(agent|bus|lake|pipeline|detect|respond|serve|cost|slurm)\.([a-z_]+)\b", text
+    ):
         assert any(k == f"{table}.{key}" or k.startswith(f"{table}.{key}.") for k in KEYS) or key in _FILE_ENDS, key
 
 

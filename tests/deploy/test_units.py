@@ -16,8 +16,9 @@ from graynode.service.init_steps import USER
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 UNITS = sorted(DEPLOY.glob("graynode-*.service"))
+ALL = sorted(DEPLOY.rglob("graynode-*.service"))
 ROLES = ("agent", "pipeline", "detect", "respond", "serve")
-EXPOSED = {"graynode-agent": 3.5}
+EXPOSED = {"graynode-agent": 3.5, "graynode-report": 3.0}
 """Largest exposure that systemd-analyze may reckon, of ten; others: 2. The agent reads the kernel log and devices."""
 
 
@@ -41,7 +42,7 @@ def systemd_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("root")
     shutil.copytree("/usr/lib/systemd/system", root / "usr/lib/systemd/system", symlinks=True)
     (root / "etc/systemd/system").mkdir(parents=True)
-    for unit in [*UNITS, *DEPLOY.glob("*.timer")]:
+    for unit in [*ALL, *DEPLOY.rglob("*.timer")]:
         shutil.copy(unit, root / "etc/systemd/system")
     (root / "opt/graynode/bin").mkdir(parents=True)
     for name in ("graynode", "python"):
@@ -56,7 +57,7 @@ def test_every_role_has_a_unit() -> None:
     assert {f"graynode-{role}" for role in ROLES} <= {unit.stem for unit in UNITS}
 
 
-@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+@pytest.mark.parametrize("unit", ALL, ids=lambda unit: unit.stem)
 def test_unit_verifies(systemd_root: Path, unit: Path) -> None:
     """systemd itself has nothing to say against it."""
     ended = subprocess.run(
@@ -67,7 +68,7 @@ def test_unit_verifies(systemd_root: Path, unit: Path) -> None:
     assert ours == []
 
 
-@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+@pytest.mark.parametrize("unit", ALL, ids=lambda unit: unit.stem)
 def test_unit_gives_little_away(systemd_root: Path, unit: Path) -> None:
     """systemd's own reckoning of what the unit could do to the machine stays low."""
     ended = subprocess.run(

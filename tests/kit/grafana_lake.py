@@ -27,9 +27,9 @@ TABLES: Mapping[str, Any] = {
 
 
 def make_lake(folder: Path) -> Path:
-    """Three nodes of eight GPUs over half a day, with jobs; incidents, findings, actions and people's words beside."""
+    """Four nodes of eight GPUs over a day, with jobs; incidents, findings, actions and people's words beside."""
     lake = Lake(str(folder))
-    fleet = Fleet(Spec(NOW, nodes=3, seed=1, days=0.5, cluster=CLUSTER), faults.parse("", "plan", NOW))
+    fleet = Fleet(Spec(NOW, nodes=4, seed=1, days=1.0, cluster=CLUSTER), faults.parse("", "plan", NOW))
     write(fleet, lake, lambda _share: None)
     gpus = lake.read("gpu_30s", NOW - timedelta(hours=1), NOW, ["node_id", "node", "gpu_uuid"])
     first = gpus.unique().sort("node", "gpu_uuid").row(0, named=True)
@@ -56,9 +56,33 @@ def make_lake(folder: Path) -> Path:
     rows(lake, "event", [
         {"ts": ago[60], **first, "event_id": "e1", "source": "kernel", "kind": "xid", "code": 94, "message": "Xid 94"},
     ])  # fmt: skip
-    rows(lake, "round", [{"ts": NOW, "node_id": "detect", "window_s": 30, "machines": 3, "late_machines": 0,
+    rows(lake, "round", [{"ts": NOW, "node_id": "detect", "window_s": 30, "machines": 4, "late_machines": 0,
                           "findings": 0, "seconds": 0.5}])  # fmt: skip
+    _host_and_links(lake, of_node)
+    _verdict(lake)
     return folder
+
+
+def _host_and_links(lake: Lake, of_node: Mapping[str, Any]) -> None:
+    """What real agents measure and simulated ones do not: a window of each."""
+    host = {
+        "root_used_ratio_mean": 0.5, "collect_max_ms_mean": 80.0, "agent_cpu_percent_mean": 0.4,
+        "agent_rss_bytes_mean": 9e7, "spool_bytes_mean": 0.0, "spool_dropped_delta": 0,
+    }  # fmt: skip
+    window = {"ts": NOW - timedelta(minutes=10), **of_node, "samples": 30, "samples_expected": 30}
+    rows(lake, "host_30s", [{**window, **host}])
+    rows(lake, "link_30s", [{**window, "link": "mlx5_0/1", "tx_wait_ticks_delta": 7}])
+
+
+def _verdict(lake: Lake) -> None:
+    """One job that failed is judged."""
+    jobs = lake.read("job", NOW - timedelta(days=1), NOW).filter(pl.col("state") == "failed").sort("ts")
+    job = jobs.select("job_id", "user", "account", "partition", "work").row(-1, named=True)
+    rows(lake, "attribution", [{
+        "ts": NOW, "node_id": f"job:{job['job_id']}", **job, "attribution_id": "j1", "revision": 0, "version": 1,
+        "attempt": 0, "job_state": "failed", "phase": "ended", "verdict": "application", "kind": "exit_code",
+        "message": "it ended by itself", "owner": "job_owner", "confidence": 0.8,
+    }])  # fmt: skip
 
 
 def rows(lake: Lake, table: str, told: Sequence[Mapping[str, Any]]) -> None:

@@ -45,7 +45,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     heard(lake, NODES, at(-14 * 24), 28 * 24, silent={"c": range(340, 350)})
     land(
         lake, "incident",
-        *incident("a", "i1", 10, 11, 30), *incident("b", "i2", 40, 41, 44, cause="slow_gpu", severity="ticket"),
+        *incident("a", "i1", 10, 12.5, 30), *incident("b", "i2", 40, 41, 44, cause="slow_gpu", severity="ticket"),
         *incident(HOSTILE, "i3", 60, 61, None, title=f"{HOSTILE}: GPU lost"), *incident("a", "i0", -100, -99, -90),
     )  # fmt: skip
     land(lake, "job", job("a", "j1", 1, 12), job("b", "j2", 30, 60))

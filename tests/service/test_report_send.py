@@ -14,6 +14,8 @@ from graynode.service import report as role
 from graynode.service import report_send
 from graynode.service.config import Config, ConfigError, parse
 
+# A plugin of apprise imports it when the first address is looked at.
+pytestmark = pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:DeprecationWarning")
 MONDAY = datetime(2026, 11, 16, tzinfo=UTC)
 REPORT = Report(
     "prod", "2026-W47", MONDAY, datetime(2026, 11, 23, tzinfo=UTC), MONDAY, True,

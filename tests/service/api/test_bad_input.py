@@ -50,9 +50,12 @@ PATHS = [
 ]
 
 
-@pytest.fixture
-def client(empty: ServedSite) -> Iterator[TestClient[Any]]:
-    with empty.client(empty.token("ann", "act")) as made:
+@pytest.fixture(scope="module")
+def client(barren: ServedSite) -> Iterator[TestClient[Any]]:
+    """One for all: each start of the application costs what ten questions do."""
+    barren.config.serve.tokens_file.unlink(missing_ok=True)
+    barren.later = timedelta(0)
+    with barren.client(barren.token("ann", "act")) as made:
         yield made
 
 
@@ -221,7 +224,7 @@ def test_an_unknown_route_or_method_is_a_problem_too(
     assert (answer.status_code, is_problem(answer)) == (status, True)
 
 
-def test_a_fault_of_ours_tells_nothing_of_itself(empty: ServedSite, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_fault_of_ours_tells_nothing_of_itself(barren: ServedSite, capsys: pytest.CaptureFixture[str]) -> None:
     """500 in words; the traceback is in the log, without the caller's token and without any variable."""
 
     @get("/api/v1/broken", sync_to_thread=True)
@@ -229,8 +232,8 @@ def test_a_fault_of_ours_tells_nothing_of_itself(empty: ServedSite, capsys: pyte
         secret = "variable" + "-value"
         raise ZeroDivisionError(len(secret))
 
-    token = empty.token()
-    with TestClient(create_app(empty.served, [broken]), base_url=HOST, raise_server_exceptions=False) as client:
+    token = barren.token("of-the-fault")
+    with TestClient(create_app(barren.served, [broken]), base_url=HOST, raise_server_exceptions=False) as client:
         answer = client.get("/api/v1/broken", headers={"Authorization": f"Bearer {token}"})
     assert (answer.status_code, is_problem(answer)) == (500, True)
     assert "ZeroDivision" not in answer.text

@@ -21,14 +21,14 @@ UNITS = {
 }  # fmt: skip
 """Written once more, so that a slip in the mapping is seen."""
 ENDINGS = (
-    (r"_mhz$", "rotmhz"), (r"_gpu_h$|gpu_hours$", "suffix: GPU-h"), (r"_percent$", "percent"), (r"_bytes$", "bytes"),
-    (r"_ratio$|^share$|^availability$|^confidence$", "percentunit"), (r"_kwh$", "kwatth"), (r"_gbps$", "Gbits"),
+    (r"_mhz$", "rotmhz"), (r"_gpu_h$|gpu_hours(_lost)?$", "suffix: GPU-h"), (r"_per_node_day$", "suffix: per node-day"), (r"_percent$", "percent"), (r"_bytes$", "bytes"),
+    (r"_ratio$|^share$|^availability$|^confidence$|^p_fault_7d$", "percentunit"), (r"_kwh$", "kwatth"), (r"_gbps$", "Gbits"),
     (r"_mw$", "mwatt"), (r"_w$", "watt"), (r"_c$", "celsius"), (r"_h$", "h"), (r"_s$", "s"),
 )  # fmt: skip
 NULL_HERE = {
     "domain", "gpus_expected", "down_reason", "exit_code", "link", "state", "resume_s", "median_s", "p90_s", "why",
     "crc_errors", "fec_uncorrected_blocks", "module_temp_c", "module_rx_power_min_mw", "since", "confidence", "code",
-    "last_kind", "user", "job_id", "mttd_h", "mttr_h", "gpu_hours_lost", "cost_per_day", "pages_open",
+    "last_kind", "user", "job_id", "mttd_h", "mttr_h", "resolved_ts", "cost_per_day",
 }  # fmt: skip
 """Fields that the API has and that this lake leaves empty: no optics, no MIG, few repairs, …"""
 

@@ -1,0 +1,93 @@
+"""``graynode cost``, ``capacity`` and ``user`` on the command line: empty lake, wrong options, alerts."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from datetime import timedelta
+from pathlib import Path
+
+import polars as pl
+from owned_gpus import H100
+from people_site import Site
+
+from graynode.collectors.base import utc_now
+from graynode.pipeline.codec import to_batch
+from graynode.pipeline.queries import Queries
+from graynode.pipeline.schema import TABLES
+
+
+def _site(folder: Path, budget: float) -> Site:
+    """A site whose one GPU worked for account ``a=1`` in the last two hours; the budget is in GPU-hours."""
+    site = Site(folder)
+    text = site.file.read_text() + f'\n[cost.budgets]\n"a=1" = {budget}\n'
+    site.file.write_text(text)
+    hour = utc_now().replace(minute=0, second=0, microsecond=0)
+    month = hour.replace(day=1, hour=0)
+    since = max(hour - timedelta(hours=2), month)
+    who = {"cluster": "prod", "node_id": "m", "node": "n"}
+    seen = {"samples": 3600, "samples_expected": 3600}
+    busy = {"gpu_uuid": "g", "gpu_model_last": H100, "sm_active_ratio_mean": 0.5}
+    hours = [since + timedelta(hours=i) for i in range(max(1, round((hour - since).total_seconds() / 3600)))]
+    job = {"job_id": "7", "user": "ada", "account": "a=1", "state": "running", "allocated_ts": since, "gpus": 1}
+    rows = {
+        "inventory": [{**who, "ts": since, "kind": "gpu", "entity": "g", "model": H100, "slot": "0"}],
+        "gpu_1h": [{**who, "ts": ts, **seen, **busy} for ts in hours],
+        "host_1h": [{**who, "ts": ts, **seen} for ts in hours],
+        "job": [{**who, "ts": since, "gpu_uuids": '["g"]', "nodes": 1, **job}],
+    }
+    for table, told in rows.items():
+        frame = pl.from_arrow(to_batch(TABLES[table], told))
+        assert isinstance(frame, pl.DataFrame)
+        site.lake.write(table, frame)
+    return site
+
+
+def test_an_empty_lake_is_said(tmp_path: Path) -> None:
+    """Each command: no traceback, code 1, and why there is nothing."""
+    site = Site(tmp_path)
+    for words in (("cost",), ("capacity",), ("user", "ada"), ("cost", "--jobs"), ("cost", "--budgets")):
+        ended = site.run(*words)
+        assert ended.returncode == 1
+        assert ended.stdout
+    assert "no GPU was owned then" in site.run("cost").stdout
+    assert json.loads(site.run("cost", "--format", "json").stdout)["rows"] == []
+    assert site.run("cost", "--format", "csv").stdout == ""
+
+
+def test_a_wrong_option_is_named(tmp_path: Path) -> None:
+    """What was given, and what is wanted."""
+    site = Site(tmp_path)
+    for words, said in (
+        (("cost", "--since", "soon"), "--since soon: a date or time such as"),
+        (("cost", "--since", "2026-02-01", "--until", "2026-01-01"), "is not before"),
+        (("cost", "--by", "colour"), "colour"),
+        (("cost", "--tell"), "--tell goes with --budgets"),
+        (("capacity", "--at", "x"), "--at x"),
+    ):
+        ended = site.run(*words)
+        assert ended.returncode == 2
+        assert said in ended.stderr
+
+
+def test_a_budget_is_told_once(tmp_path: Path) -> None:
+    """Both levels as events in the lake; asked again there is nothing to tell."""
+    site = _site(tmp_path, budget=0.5)
+    first = site.run("cost", "--budgets", "--tell")
+    assert first.returncode == 0
+    assert first.stdout.count("told: account a=1 has used") == 2
+    queries = Queries(site.lake)
+    rows = queries.rows("SELECT code, message FROM event WHERE kind = 'budget' ORDER BY code")
+    queries.close()
+    assert [row["code"] for row in rows] == [80, 100]
+    assert "told:" not in site.run("cost", "--budgets", "--tell").stdout
+
+
+def test_the_csv_of_the_command_is_a_table(tmp_path: Path) -> None:
+    """Notes go to standard error, so that the file stays a table."""
+    site = _site(tmp_path, budget=1000.0)
+    ended = site.run("cost", "--by", "account", "--format", "csv")
+    keys = {row["key"] for row in csv.DictReader(io.StringIO(ended.stdout))}
+    assert "a=1" in keys
+    assert "no price is configured" in ended.stderr
