@@ -17,7 +17,8 @@ JOB = Choice(
 _ONE = "/api/v1/jobs/${job:percentencode}"
 _METRICS = (
     ("gpu_util_percent", "Utilisation"), ("sm_active_ratio", "SMs active"),
-    ("tensor_active_ratio", "Tensor pipes active"), ("power_w", "Power"), ("sm_clock_mhz", "SM clock"), ("mem_used_bytes", "Memory used"),
+    ("tensor_active_ratio", "Tensor pipes active"), ("power_w", "Power"),
+    ("sm_clock_mhz", "SM clock"), ("mem_used_bytes", "Memory used"),
 )  # fmt: skip
 _EMPTY = "no job is chosen: choose one above, or a longer range"
 

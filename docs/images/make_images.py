@@ -112,7 +112,7 @@ def _incident(page: Page) -> None:
 
 def _picture(page: Page, name: str) -> None:
     page.wait_for_timeout(300)
-    page.screenshot(path=_HERE / f"{name}.png", full_page=name in ("incident", "node"))
+    page.screenshot(path=_HERE / f"{name}.png", full_page=name == "incident")
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
+from graynode.pipeline import fleet_hours
 from graynode.pipeline.lake import Lake, LakeError, LakeTooNew, SecondWriter
 from graynode.service.config import Config, ConfigError
 from graynode.service.prometheus import suspects as prometheus_suspects

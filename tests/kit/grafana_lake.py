@@ -52,7 +52,9 @@ def make_lake(folder: Path) -> Path:
         "ts": ago[60], **of_node, "action_id": "a1", "incident_id": OPEN_ID, "revision": 1, "responder": "webhook",
         "kind": "notify", "outcome": "done", "reason": "page", "who": "graynode", "attempts": 1,
     }])  # fmt: skip
-    rows(lake, "label", [{"ts": ago[30], **of_node, "incident_id": OPEN_ID, "verdict": "false", "who": "ada", "why": "x"}])
+    rows(lake, "label", [
+        {"ts": ago[30], **of_node, "incident_id": OPEN_ID, "verdict": "false", "who": "ada", "why": "x"},
+    ])  # fmt: skip
     rows(lake, "event", [
         {"ts": ago[60], **first, "event_id": "e1", "source": "kernel", "kind": "xid", "code": 94, "message": "Xid 94"},
     ])  # fmt: skip
@@ -66,7 +68,7 @@ def make_lake(folder: Path) -> Path:
 def _host_and_links(lake: Lake, of_node: Mapping[str, Any]) -> None:
     """What real agents measure and simulated ones do not: a window of each."""
     host = {
-        "root_used_ratio_mean": 0.5, "collect_max_ms_mean": 80.0, "agent_cpu_percent_mean": 0.4,
+        "root_used_ratio_last": 0.5, "collect_max_ms_mean": 80.0, "agent_cpu_percent_mean": 0.4,
         "agent_rss_bytes_mean": 9e7, "spool_bytes_mean": 0.0, "spool_dropped_delta": 0,
     }  # fmt: skip
     window = {"ts": NOW - timedelta(minutes=10), **of_node, "samples": 30, "samples_expected": 30}

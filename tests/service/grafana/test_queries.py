@@ -21,8 +21,9 @@ UNITS = {
 }  # fmt: skip
 """Written once more, so that a slip in the mapping is seen."""
 ENDINGS = (
-    (r"_mhz$", "rotmhz"), (r"_gpu_h$|gpu_hours(_lost)?$", "suffix: GPU-h"), (r"_per_node_day$", "suffix: per node-day"), (r"_percent$", "percent"), (r"_bytes$", "bytes"),
-    (r"_ratio$|^share$|^availability$|^confidence$|^p_fault_7d$", "percentunit"), (r"_kwh$", "kwatth"), (r"_gbps$", "Gbits"),
+    (r"_mhz$", "rotmhz"), (r"_gpu_h$|gpu_hours(_lost)?$", "suffix: GPU-h"), (r"_per_node_day$", "suffix: per node-day"),
+    (r"_percent$", "percent"), (r"_bytes$", "bytes"), (r"_kwh$", "kwatth"), (r"_gbps$", "Gbits"),
+    (r"_ratio$|^share$|^availability$|^confidence$|^p_fault_7d$", "percentunit"),
     (r"_mw$", "mwatt"), (r"_w$", "watt"), (r"_c$", "celsius"), (r"_h$", "h"), (r"_s$", "s"),
 )  # fmt: skip
 NULL_HERE = {
@@ -62,9 +63,8 @@ def _shows(seen: Viewer, query: Query) -> list[str]:
     rows = seen.picked(query)
     if not rows:
         return [f"{query.of}: shows nothing"]
-    dark = [
-        text for selector, text, _ in query.columns if selector not in NULL_HERE and all(row[text] is None for row in rows)
-    ]
+    wanted = [text for selector, text, _ in query.columns if selector not in NULL_HERE]
+    dark = [text for text in wanted if all(row[text] is None for row in rows)]
     told = [f"{query.of}: {text} is null in all {len(rows)} rows" for text in dark]
     return told + (_wrong_units(seen, query) if query.panel else [])
 

@@ -35,7 +35,8 @@ def test_a_page_has_no_serious_axe_finding_and_fits_every_width_in_both_themes(
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/nodes", "/incidents", f"/incidents/{OVER_ID}", "/jobs", f"/users/{USER}", f"/nodes/{NODE}"]
+    "path",
+    ["/", "/nodes", "/incidents?state=all", f"/incidents/{OVER_ID}", "/jobs", f"/users/{USER}", f"/nodes/{NODE}"],
 )
 def test_hostile_names_are_shown_as_text(visit: Visit, serving: Serving, path: str) -> None:
     """HTML in names of nodes and users, in titles, messages and raw lines is read, not run."""
@@ -56,7 +57,7 @@ def test_an_empty_lake_says_what_to_do_next(visit: Visit, barren: Serving, path:
 def test_what_does_not_exist_is_said_on_a_page(visit: Visit, serving: Serving) -> None:
     """A node, a job and an incident that nobody knows: 404 with the way back, not JSON."""
     page = visit(serving, "read", "/nodes/sim-00", expected=("404",))
-    assert "near: sim-000" in page.locator("main").inner_text()
+    assert "no node sim-00; near: sim-00" in page.locator("main").inner_text()
     for path in ("/jobs/no-such-job", "/incidents/ffffffff"):
         answer = page.goto(serving.url + path)
         assert answer is not None
