@@ -9,7 +9,7 @@ DATA ?= data
 SEED ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help dev run test test-long check bench bench-demo bench-detection docs wheel steps-wheel wheel-test lock clean
+.PHONY: help dev run test test-long check bench bench-demo bench-detection docs site wheel steps-wheel wheel-test lock clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -42,9 +42,15 @@ check: .venv/.server ## lint, format, types, import directions, generated docume
 	.venv/bin/mypy $(PACKAGES:%=-p graynode.%) -p graynode.benchmarks.detection
 	.venv/bin/lint-imports
 	$(PY) -I -m graynode.pipeline.contract_page --check docs/metrics.md
+	$(PY) -I -m graynode.service.commands_page --check docs/commands.md
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet
 
-docs: .venv/.server ## write docs/metrics.md from the contract
+docs: .venv/.server ## write docs/metrics.md from the contract and docs/commands.md from the command line
 	$(PY) -I -m graynode.pipeline.contract_page docs/metrics.md
+	$(PY) -I -m graynode.service.commands_page docs/commands.md
+
+site: .venv/.server ## build the documentation site into build/site
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet
 
 bench: .venv/.server ## agent, pipeline, detection and hard-event benchmarks; they print machine, versions, seed and command
 	$(PY) -I benchmarks/speed/agent.py

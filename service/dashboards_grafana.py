@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -37,17 +36,12 @@ def check_url(name: str, url: str) -> str:
     return url.rstrip("/")
 
 
-@dataclass(slots=True)
 class Grafana:
-    """One server. ``get`` answers none for what there is not; ``change`` sends."""
+    """One server, by address and token. What there is not is none; what fails is a ``ConfigError``."""
 
-    url: str
-    token: str
-    sleep: Callable[[float], None] = time.sleep
-
-    def __post_init__(self) -> None:
-        """Nothing is asked yet."""
-        self._api: Any = GrafanaApi.from_url(self.url + "/", credential=self.token, timeout=TIMEOUT_S)
+    def __init__(self, url: str, token: str, sleep: Callable[[float], None] = time.sleep) -> None:
+        self.url, self.sleep = url, sleep
+        self._api: Any = GrafanaApi.from_url(url + "/", credential=token, timeout=TIMEOUT_S)
         # A redirect would carry the token elsewhere, and grafana-client would not notice.
         self._api.client.s.max_redirects = 0
         self._api.client.s.trust_env = False

@@ -47,7 +47,7 @@ def board() -> Board:
 
 def _facts() -> Placed:
     columns = [
-        Col("node", "Node", width=150),
+        Col("node", "Node", link=("links", {"node": "node_id"}), width=150),
         state("state", "State", width=120),
         state("out_of_scheduling", "Out of scheduling", width=140),
         Col("scheduler_state", "Scheduler says", width=130),
@@ -59,9 +59,9 @@ def _facts() -> Placed:
         Col("partition", "Partition", width=110),
         Col("driver_version", "Driver", width=110),
         Col("last_seen", "Last seen", width=170),
-        Col("node_id", "Its links", link=("links", {"node": "node_id"})),
+        *hidden("node_id"),
     ]
-    about = "State as graynode and as the scheduler say it; the last cell leads to the node's links."
+    about = "State as graynode and as the scheduler say it; the name leads to the node's links."
     empty = "no such node is known now: choose one above"
     return rows("State", about, "/api/v1/nodes", columns, {"q": "$node"}, empty=empty, height=4)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 _FOLDER: Final = Path(__file__).with_name("static")
-_TYPES: Final = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+_TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,8 @@ who cannot see it. Widths are in the picture's own units; the style sheet scales
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any
 
 from markupsafe import Markup, escape
 
@@ -103,33 +102,6 @@ def timeline(
     return _picture("timeline", 600, 28, text, inner)
 
 
-def curve(
-    rows: Sequence[Mapping[str, Any]], text: str, marks: Iterable[tuple[str, datetime | None]] = ()
-) -> Markup:  # fmt: skip
-    """Rows of ``ts, value, low, high``: a line over its band, 600 × 160, without axes: say the range in words."""
-    there = [float(r[k]) for r in rows for k in ("value", "low", "high") if r.get(k) is not None]
-    if len(rows) < 2 or not there:
-        return Markup('<span class="none">no data</span>')
-    bottom, top = min(there), max(there)
-    spread, begin = (top - bottom) or 1.0, rows[0]["ts"]
-    whole = (rows[-1]["ts"] - begin).total_seconds() or 1.0
-
-    def at(row: Mapping[str, Any], key: str) -> tuple[float, float] | None:
-        if row.get(key) is None:
-            return None
-        return 600 * (row["ts"] - begin).total_seconds() / whole, 152 - 144 * (float(row[key]) - bottom) / spread
-
-    highs, lows = [at(r, "high") for r in rows], [at(r, "low") for r in rows]
-    inner = ""
-    if all(highs) and all(lows):
-        inner = f'<path class="band" d="{_path(highs)}{_path(lows[::-1]).replace("M", "L", 1)}Z"/>'
-    inner += f'<path class="line" d="{_path([at(r, "value") for r in rows])}"/>'
-    for name, moment in marks:
-        if moment is not None and 0 <= (moment - begin).total_seconds() <= whole:
-            inner += f'<path class="m-{escape(name)}" d="M{600 * (moment - begin).total_seconds() / whole:.1f} 0v160"/>'
-    return _picture("curve", 600, 160, text, inner)
-
-
 def _path(points: Sequence[tuple[float, float] | None]) -> str:
     """Pieces of a line: a new one after every gap; a point alone is a short dash."""
     parts: list[str] = []
@@ -147,6 +119,6 @@ def _path(points: Sequence[tuple[float, float] | None]) -> str:
 
 def _picture(kind: str, width: int, height: int, text: str, inner: str) -> Markup:
     """The picture and its words. ``inner`` is made of numbers and escaped class names only."""
-    stretch = ' preserveAspectRatio="none"' if kind in ("curve", "timeline", "stacked") else ""
+    stretch = ' preserveAspectRatio="none"' if kind in ("timeline", "stacked") else ""
     head = f'<svg class="{kind}" viewBox="0 0 {width} {height}" role="img"{stretch}>'
     return Markup(f"{head}<title>{escape(text)}</title>{inner}</svg>")  # noqa: S704 (text escaped, the rest is ours)

@@ -25,6 +25,7 @@ from graynode.service.api.spans import sql_time
 from graynode.service.api.state import Served
 
 _OVERLAP: Final = timedelta(minutes=5)
+_FIRST_S: Final = 10.0
 _MOST: Final = 500
 """Changes kept for listeners that are slow; whoever is further behind is told to load the page anew."""
 _ID: Final = re.compile(r"([0-9]{1,19})\.([0-9a-f]{1,64})")
@@ -81,6 +82,7 @@ class Feed:
     _seen: dict[str, int] = field(default_factory=dict)
     _table: int = -2
     _new: asyncio.Event = field(default_factory=asyncio.Event)
+    _looked: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def run(self) -> None:
         """Look until cancelled. A lake that cannot be asked now is asked again."""
@@ -90,6 +92,7 @@ class Feed:
                 with lake_problems():
                     fleet, rows = await asyncio.to_thread(self._look)
                 self._take(fleet, rows)
+                self._looked.set()
             except Problem as problem:
                 structlog.get_logger().info("the stream waits for the lake", reason=problem.detail)
             await asyncio.sleep(self.every_s)
@@ -148,6 +151,12 @@ class Feed:
         new = [event for event in self._events if event.number > number]
         newest = max((event.number for event in new if event.name == "fleet"), default=0)
         return [event for event in new if event.name != "fleet" or event.number == newest]
+
+    async def first_look(self) -> None:
+        """Wait until it has looked once: what comes later is told, what was before is asked for. Not for ever."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FIRST_S):
+                await self._looked.wait()
 
     async def changes(self, seconds: float) -> None:
         """Wait for the next change, at most so long."""

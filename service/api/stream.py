@@ -57,6 +57,7 @@ class _Told:
     async def go(self) -> AsyncIterator[bytes]:
         """All that it is told, until it or the server goes."""
         try:
+            await self._feed.first_look()
             number = self._feed.number
             yield f"retry: {RETRY_MS}\n\n".encode()
             for piece in await sync_to_thread(self._missed):

@@ -47,7 +47,7 @@ def frame(served: Served, caller: Caller | None, request: AnyRequest) -> dict[st
 def html(served: Served, caller: Caller, request: AnyRequest, template: str, **values: Any) -> Response[bytes]:  # noqa: ANN401 (rows of any table)
     """The template filled with the frame's values and these."""
     body = render(template, **frame(served, caller, request), **values)
-    return Response(body.encode(), media_type="text/html; charset=utf-8", headers={"Cache-Control": _KEEP})
+    return Response(body.encode(), media_type="text/html", headers={"Cache-Control": _KEEP})
 
 
 def problem_page(request: AnyRequest, problem: Problem) -> Response[bytes]:
@@ -63,7 +63,7 @@ def problem_page(request: AnyRequest, problem: Problem) -> Response[bytes]:
         title=problem.title, detail=problem.detail,
     )  # fmt: skip
     headers = {**problem.headers, "Cache-Control": _KEEP}
-    return Response(body.encode(), status_code=problem.status, media_type="text/html; charset=utf-8", headers=headers)
+    return Response(body.encode(), status_code=problem.status, media_type="text/html", headers=headers)
 
 
 def address(path: str, wanted: Mapping[str, str | None], **changed: str | None) -> str:

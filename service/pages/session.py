@@ -33,7 +33,7 @@ def signin(
     values = {**frame(served, None, request), "cluster": "", "at": None}
     inside = next_.startswith("/") and not next_.startswith("//")
     body = render("signin.html", **values, next=next_[:500] if inside else "/")
-    return Response(body.encode(), media_type="text/html; charset=utf-8", headers={"Cache-Control": "no-store"})
+    return Response(body.encode(), media_type="text/html", headers={"Cache-Control": "no-store"})
 
 
 @get("/static/{name:str}", opt={"public": True}, sync_to_thread=False, include_in_schema=False)

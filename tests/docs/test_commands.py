@@ -62,6 +62,20 @@ def test_commands_parse(page: str) -> None:
     assert wrong == {}
 
 
+_LEFT_OUT = ("Missing", "requires an argument", " is not ")
+"""How the parser says that a value is missing, or is a stand-in."""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
+def test_commands_in_the_text_exist(page: Path) -> None:
+    """Commands named within a sentence may leave something out, but name no command and no option that is none."""
+    text = _FENCE.sub("", page.read_text(encoding="utf-8"))
+    for said in re.findall(r"(?<!`)`(graynode [a-z][^`\n]*)`", text):
+        if not any(sign in said for sign in "[]<>*{}|="):
+            wrong = command_line.problem(plain(said.replace("COMMAND", "sql")))
+            assert not wrong or any(short in wrong for short in _LEFT_OUT), (said, wrong)
+
+
 def test_the_checker_finds_what_is_wrong() -> None:
     """A misspelt command, an option that is none, a value that is none, a missing one: each is seen."""
     for line in (

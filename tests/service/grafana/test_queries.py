@@ -30,15 +30,21 @@ NULL_HERE = {
     "domain", "gpus_expected", "down_reason", "exit_code", "link", "state", "resume_s", "median_s", "p90_s", "why",
     "crc_errors", "fec_uncorrected_blocks", "module_temp_c", "module_rx_power_min_mw", "since", "confidence", "code",
     "last_kind", "user", "job_id", "mttd_h", "mttr_h", "resolved_ts", "cost_per_day",
+    "gpu_hours_lost", "verdict", "verdict_message", "end_ts", "run_s",
 }  # fmt: skip
-"""Fields that the API has and that this lake leaves empty: no optics, no MIG, few repairs, …"""
+"""Fields that the API has and that this lake leaves empty: no optics, no MIG, few repairs, one job on
+the node that is looked at and none that ended there."""
+
+
+ANSWERS: dict[str, Any] = {}
+"""What the API said, by URL: dashboards ask much of the same, and the lake does not change."""
 
 
 def viewer(client: TestClient[Any], dashboard: Json) -> Viewer:
     """Somebody who looks at the node with the incident, the incident, and a job that has ended."""
     node = client.get(f"/api/v1/incidents/{OPEN_ID}").json()["node_id"]
     ended = [row for row in client.get("/api/v1/jobs").json()["rows"] if row["state"] == "failed"]
-    seen = Viewer(client, NOW, {"node": node, "incident": OPEN_ID, "job": ended[0]["job_id"]})
+    seen = Viewer(client, NOW, {"node": node, "incident": OPEN_ID, "job": ended[0]["job_id"]}, answers=ANSWERS)
     seen.open(dashboard)
     return seen
 
