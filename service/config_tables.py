@@ -228,11 +228,11 @@ class Report(Section, frozen=True):
 
 
 class Serve(Section, frozen=True):
-    """The HTTP API and the pages (docs/api.md). Beyond loopback it wants ``cert_file`` and ``key_file``, or ``plain_http``
-    where a proxy in front speaks TLS; ``hosts``: names that it answers to, beside those of loopback.
+    """The HTTP API and the pages (docs/api.md). Beyond loopback it wants ``cert_file`` and ``key_file``, or
+    ``plain_http`` where a proxy in front speaks TLS; ``hosts``: names that it answers to, beside those of loopback.
 
     ``deadline_s``: the longest that one question may take, ``report_deadline_s`` that of one that reckons over weeks
-    (cost, capacity, reliability), of which one runs at a time. ``sql`` opens ``POST /api/v1/sql``, with limits of its own.
+    (cost, capacity, reliability), of which one runs at a time. ``sql`` opens ``POST /api/v1/sql``, with its own limits.
     """
 
     listen: str = "127.0.0.1:9405"

@@ -20,8 +20,6 @@ from graynode.service.dashboards_files import FOLDER, Sources, dashboards
 from graynode.service.dashboards_grafana import Grafana, Json, check_url
 
 _LONGEST_TOKEN: Final = 4096
-_OF_SERVER: Final = ("id", "version")
-"""Fields of a dashboard that the server gives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,14 +129,10 @@ def _dashboard(grafana: Grafana, uid: str, told: Json) -> Step:
         return Step(what, "refuse", f"one of that uid has no tag {TAG}, so not ours: {there.get('title')!r}")
     if meta.get("provisioned"):
         return Step(what, "refuse", "it is provisioned from a file on the server: change it there")
-    if _without(there) == _without(told) and meta.get("folderUid") == FOLDER_UID:
+    if all(there.get(key) == value for key, value in told.items()) and meta.get("folderUid") == FOLDER_UID:
         return Step(what, "keep")
     body = {**told, "id": there.get("id"), "version": there.get("version")}
     return Step(what, "change", do=lambda: grafana.put_dashboard(body, FOLDER_UID, "graynode dashboards push"))
-
-
-def _without(dashboard: Mapping[str, Any]) -> Json:
-    return {key: value for key, value in dashboard.items() if key not in _OF_SERVER}
 
 
 def _line(step: Step, *, done: bool) -> str:

@@ -7,7 +7,7 @@ state is a word, a number has its name. ``empty`` of each says what to do where 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from graynode.dashboards.grafana.infinity import Ask, Kind, Picked, source
@@ -217,12 +217,10 @@ class Series:
     entity: str = "gpu"
     node: str = ""
     ids: str = ""
-    stepped: bool = field(default=False)
-    """The dashboard's range, with the step that fits the panel's width, unless said otherwise."""
 
     @property
     def params(self) -> dict[str, str]:
-        """As the API is asked."""
+        """As the API is asked: the dashboard's range, with the step that fits the panel's width."""
         told = {"metric": self.metric, "entity": self.entity, "node": self.node, "id": self.ids}
         return {k: v for k, v in told.items() if v} | RANGE | {"step": "${__interval}"}
 
@@ -253,8 +251,3 @@ def metric(told: Series, *, empty: str = "", width: int = 12, height: int = 8) -
         made = made.with_transformation(model.DataTransformerConfig("prepareTimeSeries", options={"format": "multi"}))
         made = made.display_name(f"${{__field.labels.{name}}}")
     return Placed(made, width, height)
-
-
-def wider(placed: Placed, width: int, height: int | None = None) -> Placed:
-    """The same panel in another room."""
-    return replace(placed, width=width, height=placed.height if height is None else height)

@@ -25,17 +25,20 @@ _POINTS: Final = 1000
 
 
 def read_series(
-    served: Served, span: Span, *, metric: str, entity: str = "gpu", ids: tuple[str, ...] = (), node: str = ""
+    served: Served, span: Span, *, metric: str, entity: str = "gpu", ids: tuple[str, ...] = (), node: str | None = None
 ) -> Page:
     """Rows ``ts``, ``id``, ``value``, ``low``, ``high``; beside them ``unit``, ``kind``, ``step_s`` as used, ``table``.
 
     ``ids``: nodes by name or node_id, GPUs by UUID, links as ``node/link``; of the fleet none. ``Problem`` 400 for an
     unknown metric, with what sounds alike. With ``node`` those of its GPUs or links (all, where ``ids`` names none),
-    and each row has a ``name`` that a person knows it by.
+    and each row has a ``name`` that a person knows it by. A node that is named as empty has nothing: so asks a
+    dashboard whose reader has chosen none.
     """
+    if node == "":
+        return Page([], served.at(), notes=("no node is chosen",))
     ids = tuple(id_ for id_ in ids if id_ not in ANY)
-    names = _names(served, entity, node) if node not in ANY else {}
-    if node not in ANY and not names:
+    names = _names(served, entity, node) if node is not None and node not in ANY else {}
+    if node is not None and node not in ANY and not names:
         return Page([], served.at(), notes=(f"no {entity} of {shown(node)} is known now",))
     if names:
         ids = tuple(id_ for id_ in ids if id_ in names) or tuple(names)
@@ -94,7 +97,7 @@ def series_(
     id_: Annotated[
         list[str] | None, QueryParameter(name="id", max_items=MOST_IDS, description="repeat it for several")
     ] = None,
-    node: Text = "",
+    node: Annotated[str | None, QueryParameter(max_length=500, description="all of this node")] = None,
 ) -> Response[bytes]:
     """A metric of /api/v1/fields over time (the last day where no range is named)."""
     return page(read_series(served, span, metric=metric, entity=entity, ids=tuple(id_ or ()), node=node))
