@@ -1,4 +1,5 @@
-"""Keeping the lake small and fast: closed hours sorted, small files joined, old days dropped, dead files removed.
+"""Keeping the lake small and fast: closed hours (days of hour windows) sorted, small files joined, old days dropped,
+dead files removed.
 
 One owner per lake, under a lock: two at once double rows silently. Every change is one Delta transaction built on
 one version of the table; rows appended meanwhile either stay beside it or make it fail and be tried again later.
@@ -29,9 +30,11 @@ from graynode.pipeline.schema import TABLES, Table
 _log = structlog.get_logger()
 
 CLOSED_AFTER: Final = timedelta(minutes=20)
-"""After its end an hour is rewritten: most of what was late has come by then."""
+"""After its end an hour (of hour windows: a day) is rewritten: most of what was late has come by then."""
+DAILY: Final = ("gpu_1h", "link_1h", "host_1h")
+"""Tables of which a day is one sorted file: a month of one GPU is then a few row groups."""
 SLICE_ROWS: Final = 1_500_000
-"""An hour with more rows is sorted in pieces of time, one after the other, so that memory stays bounded."""
+"""A part with more rows is sorted in pieces of time, one after the other, so that memory stays bounded."""
 _ONE_FILE: Final = 64 << 30
 _COMPACT_FILES: Final = 64
 _VACUUM_EVERY: Final = timedelta(hours=6)
@@ -95,11 +98,11 @@ class Maintainer:
 
     def _table(self, table: Table, done: Done, stop: threading.Event | None) -> None:
         done.dropped_days += self.retain(table)
-        if table.name in HOURLY:
-            for hour in self.unsorted_hours(table.name):
+        if table.name in (*HOURLY, *DAILY):
+            for start in self.unsorted(table.name):
                 if stop is not None and stop.is_set():
                     return
-                done.hours += self.rewrite_hour(table.name, hour)
+                done.hours += self.rewrite(table.name, start)
         else:
             done.compacted += self.compact(table.name)
 
@@ -120,39 +123,40 @@ class Maintainer:
 
     # --- sorting ----------------------------------------------------------------------------------------------
 
-    def unsorted_hours(self, table: str) -> list[datetime]:
-        """Closed hours that lie in more than one file, oldest first."""
+    def unsorted(self, table: str) -> list[datetime]:
+        """Starts of closed parts that lie in more than one file, oldest first."""
         before = self._now() - CLOSED_AFTER
-        files = Counter(file.hour for file in _files(self._lake.table(table)))
-        return sorted(hour for hour, count in files.items() if count > 1 and hour + timedelta(hours=1) <= before)
+        files = Counter(file.start for file in _files(self._lake.table(table)))
+        return sorted(start for start, count in files.items() if count > 1 and start + _length(table) <= before)
 
-    def rewrite_hour(self, table: str, hour: datetime) -> int:
-        """Sort one hour's rows by entity and time into one file; 1 if it was done."""
+    def rewrite(self, table: str, start: datetime) -> int:
+        """Sort one part's rows by entity and time into one file; 1 if it was done."""
         delta = self._lake.table(table)  # rows and their replacement are of one version, or the commit fails
-        files = [file for file in _files(delta) if file.hour == hour]
-        uris = delta.file_uris(file_pruning_predicate=f"date = '{hour.date()}' and hour = {hour.hour}")
+        files = [file for file in _files(delta) if file.start == start]
+        where = f"date = '{start.date()}'" + (f" and hour = {start.hour}" if table in HOURLY else "")
+        uris = delta.file_uris(file_pruning_predicate=where)
         if len(uris) != len(files) or not uris:
-            raise LakeError(f"{table}: {len(uris)} files of {hour} where the log has {len(files)}")
+            raise LakeError(f"{table}: {len(uris)} files of {start} where the log has {len(files)}")
         slices = max(1, -(-sum(file.rows for file in files) // self._slice_rows))
         try:
             write_deltalake(
                 delta,
-                pa.RecordBatchReader.from_batches(lake_schema(table), self._in_order(table, uris, hour, slices)),
+                pa.RecordBatchReader.from_batches(lake_schema(table), self._in_order(table, uris, start, slices)),
                 mode="overwrite",
-                predicate=f"date = '{hour.date()}' and hour = {hour.hour}",
+                predicate=where,
                 target_file_size=_ONE_FILE,
                 writer_properties=writer_properties(table, in_order=True),
                 commit_properties=_commit(),
             )
         except CommitFailedError as error:
-            _log.info("an hour changed while it was sorted; later again", table=table, reason=str(error)[:200])
+            _log.info("a part changed while it was sorted; later again", table=table, reason=str(error)[:200])
             return 0
         return 1
 
-    def _in_order(self, table: str, uris: list[str], hour: datetime, slices: int) -> Iterator[pa.RecordBatch]:
+    def _in_order(self, table: str, uris: list[str], start: datetime, slices: int) -> Iterator[pa.RecordBatch]:
         rows = self._lake.scan(table, uris)
         for i in range(slices):
-            low, high = (hour + timedelta(hours=1) * (i + j) / slices for j in (0, 1))
+            low, high = (start + _length(table) * (i + j) / slices for j in (0, 1))
             some = rows.filter((pl.col("ts") >= low) & (pl.col("ts") < high)).collect()
             ordered = some.sort([*TABLES[table].entity, "ts"], maintain_order=True)
             yield from to_lake(table, ordered).combine_chunks().to_batches()
@@ -180,17 +184,23 @@ def _commit() -> CommitProperties:
     return CommitProperties(custom_metadata={"graynodeMaintenance": uuid.uuid4().hex}, max_commit_retries=5)
 
 
+def _length(table: str) -> timedelta:
+    return timedelta(hours=1) if table in HOURLY else timedelta(days=1)
+
+
 @dataclass(frozen=True, slots=True)
 class _File:
-    hour: datetime
+    start: datetime
     rows: int
 
 
 def _files(delta: DeltaTable) -> list[_File]:
-    """Hour and rows of each live file of an hourly table."""
+    """Start of the part and rows of each live file."""
     actions = delta.get_add_actions(flatten=True)
-    columns = [actions.column(name).to_pylist() for name in ("partition.date", "partition.hour", "num_records")]
+    days = actions.column("partition.date").to_pylist()
+    named = actions.schema.names
+    hours = actions.column("partition.hour").to_pylist() if "partition.hour" in named else [0] * len(days)
     return [
         _File(datetime.fromisoformat(f"{day}T{int(hour):02d}:00:00+00:00"), int(rows or 0))
-        for day, hour, rows in zip(*columns, strict=True)
+        for day, hour, rows in zip(days, hours, actions.column("num_records").to_pylist(), strict=True)
     ]

@@ -12,6 +12,7 @@ import requests
 from grafana_client import GrafanaApi
 from grafana_client.client import GrafanaException
 
+from graynode.dashboards.pieces import clean
 from graynode.service.config import ConfigError
 
 TIMEOUT_S: Final = 15.0
@@ -105,7 +106,8 @@ class _NotThereError(ConfigError):
 
 
 def _said(url: str, error: GrafanaException) -> ConfigError:
-    told = error.response.get("message", "") if isinstance(error.response, dict) else str(error.response)[:200]
+    told = error.response.get("message", "") if isinstance(error.response, dict) else str(error.response)
+    told = clean(told)[:200]
     status = int(error.status_code)
     if status == _NOT_FOUND:
         return _NotThereError(f"{url}: not found: {told}")

@@ -12,9 +12,10 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, TextIO
+from typing import Final, Literal, TextIO
 
 from graynode.dashboards.grafana.links import FOLDER_UID, TAG
+from graynode.dashboards.pieces import clean
 from graynode.service.config import ConfigError
 from graynode.service.dashboards_files import FOLDER, Sources, dashboards
 from graynode.service.dashboards_grafana import Grafana, Json, check_url
@@ -143,4 +144,5 @@ def _line(step: Step, *, done: bool) -> str:
         "keep": "as it should be",
         "refuse": "left alone",
     }[step.verb]
-    return f"{verb}: {step.what}" + (f": {step.why}" if step.why else "")
+    # Titles come from the server, and whoever may edit there may write terminal escapes into them.
+    return clean(f"{verb}: {step.what}" + (f": {step.why}" if step.why else ""))

@@ -130,7 +130,7 @@ def _round(config: Config, lake: Lake, now: datetime) -> Check:
 
 def _tidy(config: Config, lake: Lake) -> Iterator[Check]:
     maintainer = Maintainer(lake)
-    waiting = {t: len(maintainer.unsorted_hours(t)) for t in HOURLY if lake.exists(t)}
+    waiting = {t: len(maintainer.unsorted(t)) for t in HOURLY if lake.exists(t)}
     worst = max(waiting, key=waiting.__getitem__, default="")
     held = _maintained_by(lake)
     if worst and waiting[worst] > _UNSORTED:

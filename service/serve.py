@@ -15,8 +15,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+import h11
 import structlog
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from graynode.service.api.app import create_app
 from graynode.service.api.feed import Feed
@@ -34,6 +36,8 @@ _GRACE_S: Final = 5
 _BACKLOG: Final = 512
 _AT_ONCE: Final = 512
 """Connections; more are told 503. Listeners of the stream are bounded apart, by ``serve.streams``."""
+QUESTION_S: Final = 20.0
+"""Longest time in which a question must have come whole: 64 KiB at most."""
 _LOOK_S: Final = 0.2
 _THREADS: Final = 32
 
@@ -108,6 +112,7 @@ def _settings(app: object, serve: Serve) -> uvicorn.Config:
         app,  # type: ignore[arg-type]  # an ASGI application
         ssl_certfile=serve.cert_file,
         ssl_keyfile=serve.key_file,
+        http=_Connection,
         log_config=None,
         access_log=False,
         server_header=False,
@@ -139,6 +144,38 @@ async def _until(
         server.should_exit = True
 
     await asyncio.gather(server.serve([listening]), watch())
+
+
+class _Connection(H11Protocol):
+    """Lets go of whoever does not get to the end of its question: connections are counted, and anybody may open one."""
+
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A connection: its first question is waited for only so long."""
+        super().connection_made(transport)
+        self._await_question()
+
+    def data_received(self, data: bytes) -> None:
+        """A piece: the rest of the question is waited for only so long, from its first piece on."""
+        super().data_received(data)
+        self._await_question()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing more is waited for."""
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _await_question(self) -> None:
+        if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
+            self._stop_waiting()
+        elif self._late is None:
+            self._late = self.loop.call_later(QUESTION_S, self.transport.close)
+
+    def _stop_waiting(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
 
 
 class _Server(uvicorn.Server):

@@ -126,7 +126,7 @@ def _roles(console: Console, demo: Demo, receiver: Receiver, stop: threading.Eve
         _until_caught_up(console, demo, supervisor, receiver, shown, stop)
         console.print(summary(list(shown.incidents.values()), demo))
         if not once and not stop.is_set():
-            console.print(look(demo))
+            console.print(look(demo), soft_wrap=True)
             console.print("Watching; Ctrl-C ends it and leaves the lake.", style="dim")
         while not once and not stop.wait(0.5):
             _step(console, supervisor, receiver, shown)

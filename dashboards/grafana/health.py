@@ -22,7 +22,7 @@ _AGENT = (
 
 def board() -> Board:
     """The dashboard."""
-    agent = [metric(Series(name, title, "node", ids="$node"), width=8) for name, title in _AGENT]
+    agent = [metric(Series(name, title, "node", "$node"), width=8) for name, title in _AGENT]
     return Board(
         "health", "graynode: itself", "Whether graynode is well: a tool that is blind looks like a fleet that is well.",
         [

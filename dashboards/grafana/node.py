@@ -26,7 +26,7 @@ _HOST_METRICS = (
 def board() -> Board:
     """The dashboard."""
     gpus = [metric(Series(name, title, "gpu", "$node", "$gpu"), width=8) for name, title in _GPU_METRICS]
-    host = [metric(Series(name, title, "node", ids="$node"), width=8) for name, title in _HOST_METRICS]
+    host = [metric(Series(name, title, "node", "$node"), width=8) for name, title in _HOST_METRICS]
     return Board(
         "node", "graynode: one node", "A node, each GPU beside the others, host, events, incidents, jobs.",
         [

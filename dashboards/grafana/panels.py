@@ -97,6 +97,7 @@ class Col:
             made |= {"mappings": [_words()], "custom.cellOptions": {"type": "color-text"}}
         if self.levels:
             made |= {"thresholds": steps(self.levels), "color": {"mode": "thresholds"}}
+            made["custom.cellOptions"] = {"type": "color-text"}
         if self.empty:
             made["noValue"] = self.empty
         if self.hidden:
@@ -128,6 +129,11 @@ def steps(levels: Levels) -> dict[str, Any]:
     return {"mode": "absolute", "steps": [{"value": value, "color": color} for value, color in levels]}
 
 
+def plain() -> dashboard.FieldColor:
+    """The theme's own colour of text; without it Grafana shows every number of 80 and more in red."""
+    return dashboard.FieldColor().mode(model.FieldColorModeId.FIXED).fixed_color("text")
+
+
 def _words() -> dict[str, Any]:
     options = {word: {"text": text, "color": color} for word, (text, color) in WORDS.items()}
     return {"type": "value", "options": options}
@@ -152,6 +158,7 @@ def numbers(
         .text_mode(common_model.BigValueTextMode.VALUE_AND_NAME)
         .color_mode(common_model.BigValueColorMode.VALUE)
         .graph_mode(common_model.BigValueGraphMode.NONE)
+        .color_scheme(plain())
         .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]).fields(""))
     )
     return _filled(made, title, about, url, columns, params, empty, root, width, height)
@@ -222,7 +229,7 @@ class Series:
     def params(self) -> dict[str, str]:
         """As the API is asked: the dashboard's range, with the step that fits the panel's width."""
         told = {"metric": self.metric, "entity": self.entity, "node": self.node, "id": self.ids}
-        return {k: v for k, v in told.items() if v} | RANGE | {"step": "${__interval}"}
+        return {**{k: v for k, v in told.items() if v}, **RANGE, "step": "${__interval}"}
 
 
 RANGE: Final[Mapping[str, str]] = {"from": "${__from}", "to": "${__to}"}

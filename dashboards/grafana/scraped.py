@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from graynode.dashboards.grafana.panels import Levels, Placed, steps
+from graynode.dashboards.grafana.panels import Levels, Placed, plain, steps
 from graynode.dashboards.grafana.sdk import common, common_model, model, prometheus, stat, timeseries
 
 PLUGIN: Final = "prometheus"
@@ -47,7 +47,7 @@ def scraped_numbers(
     """Expressions as numbers; ``said``: a word and its colour instead of a value."""
     made = stat.Panel().title(title).description(about).datasource(source()).unit(unit).no_value(empty)
     made = made.text_mode(common_model.BigValueTextMode.VALUE_AND_NAME)
-    made = made.graph_mode(common_model.BigValueGraphMode.NONE)
+    made = made.graph_mode(common_model.BigValueGraphMode.NONE).color_scheme(plain())
     made = made.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
     if said:
         options = {value: model.ValueMappingResult(text, color) for value, (text, color) in said.items()}
@@ -55,6 +55,6 @@ def scraped_numbers(
     for query in _asked(expressions, now=True):
         made = made.with_target(query)
     if levels:
-        told = steps(levels)
-        made = made.override_by_regexp(".*", [model.DynamicConfigValue("thresholds", told)])
+        told = {"thresholds": steps(levels), "color": {"mode": "thresholds"}}
+        made = made.override_by_regexp(".*", [model.DynamicConfigValue(id_, value) for id_, value in told.items()])
     return Placed(made, width, height)

@@ -40,7 +40,7 @@ class Paging:
             raw = base64.urlsafe_b64decode(self.cursor.encode("ascii") + b"=" * (-len(self.cursor) % 4))
             parts = msgspec.json.decode(raw, type=list[str | int])
             return tuple(_part(kind, part) for kind, part in zip(kinds, parts, strict=True))
-        except (ValueError, UnicodeError, binascii.Error, msgspec.MsgspecError):
+        except (ValueError, OverflowError, UnicodeError, binascii.Error, msgspec.MsgspecError):
             raise Problem(400, "cursor: is none of this list; begin again without it") from None
 
 

@@ -12,6 +12,7 @@ from msgspec import Meta
 
 from graynode.service.api.access import COOKIE, CSRF_COOKIE, Gate
 from graynode.service.api.asked import CallerHere, ServedHere
+from graynode.service.api.problems import Problem
 from graynode.service.api.state import Served
 
 
@@ -31,7 +32,9 @@ class Session(msgspec.Struct):
 
 @post("/session", opt={"public": True}, sync_to_thread=False, status_code=200)
 def sign_in(served: ServedHere, request: Request[Any, Any, Any], data: JSONBody[SignIn]) -> Response[Session]:
-    """Begin a session."""
+    """Begin a session. JSON only: a form of another site cannot send that, to sign somebody in under another's name."""
+    if not request.headers.get("content-type", "").startswith("application/json"):
+        raise Problem(415, "the token comes as application/json")
     now = served.clock()
     gate: Gate = request.app.state.gate
     cookie, caller, ends = gate.open_session(data.token.strip(), now)

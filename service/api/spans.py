@@ -12,6 +12,9 @@ from graynode.service.times import parsed
 
 LONGEST: Final = timedelta(days=3660)
 """Ten years: more than any lake keeps. A longer range is answered as this one."""
+_FIRST: Final = datetime(1900, 1, 1, tzinfo=UTC)
+_LAST: Final = datetime(9000, 1, 1, tzinfo=UTC)
+"""Whoever reads the lake adds hours and weeks to a range: there must be room for them in what a time can say."""
 POINTS: Final = 11_000
 """Points of one series, at most."""
 _RELATIVE: Final = re.compile(r"now((?:[+-][0-9]{1,6}[smhdwMy])*)(?:/([smhdwMyQ]))?")
@@ -57,7 +60,9 @@ def sql_time(ts: datetime) -> str:
 def span(from_: str, to: str, step: str, now: datetime, usual: timedelta) -> Span:
     """The range asked for; ``usual`` before now where nothing is said. ``Problem`` 400 names what is wrong."""
     until = moment("to", to, now, end=True) if to else now
-    since = moment("from", from_, now) if from_ else until - usual
+    since = moment("from", from_, now) if from_ else max(until, _FIRST + usual) - usual
+    if since < _FIRST or until > _LAST:
+        raise Problem(400, f"from and to: between the years {_FIRST.year} and {_LAST.year}")
     if since >= until:
         raise Problem(400, f"from {since.isoformat()} is not before to {until.isoformat()}")
     notes: tuple[str, ...] = ()

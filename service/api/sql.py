@@ -52,6 +52,8 @@ class Desk:
             return self._rows(sql, config.sql_rows, config.sql_deadline_s)
         except duckdb.OutOfMemoryException as error:
             raise Problem(400, f"the question needs more than serve.sql_memory = {config.sql_memory}") from error
+        except OverflowError as error:  # an interval or a date that Python has no room for
+            raise Problem(400, f"the answer cannot be told: {shown(error)}; cast it to VARCHAR") from error
         except (QueryError, duckdb.Error) as error:
             raise Problem(400, shown(str(error).partition("\n")[0])) from error
         finally:

@@ -31,9 +31,13 @@ def signin(
 ) -> Response[bytes]:
     """Asks for a token; says nothing of the fleet, not even its name."""
     values = {**frame(served, None, request), "cluster": "", "at": None}
-    inside = next_.startswith("/") and not next_.startswith("//")
-    body = render("signin.html", **values, next=next_[:500] if inside else "/")
+    body = render("signin.html", **values, next=next_[:500] if _inside(next_) else "/")
     return Response(body.encode(), media_type="text/html", headers={"Cache-Control": "no-store"})
+
+
+def _inside(address: str) -> bool:
+    """Whether it is a path here. To a browser a backslash is a slash and a tab is nothing: both could lead elsewhere."""
+    return address.startswith("/") and not address.startswith("//") and "\\" not in address and address.isprintable()
 
 
 @get("/static/{name:str}", opt={"public": True}, sync_to_thread=False, include_in_schema=False)

@@ -75,7 +75,7 @@ class Viewer:
         long = until - since > timedelta(days=1)
         self.values = {
             "__from": str(int(since.timestamp() * 1000)), "__to": str(int(until.timestamp() * 1000)),
-            "__interval": "1h" if long else "1m", "__rate_interval": "5m",
+            "__interval": "1h" if long else "5m", "__rate_interval": "5m",
         }  # fmt: skip
         for variable in dashboard["templating"]["list"]:
             self.values[variable["name"]] = self._chosen(dashboard["uid"], variable)
@@ -131,23 +131,25 @@ class Viewer:
 
     def picked(self, query: Query) -> list[Json]:
         """Fields under their names in Grafana; ``Wrong`` for one that the answer lacks or that is of another type."""
-        made = []
+        made, columns = [], query.columns
         for row in self.rows(query):
-            lacks = [selector for selector, _, _ in query.columns if selector not in row]
+            lacks = [selector for selector, _, _ in columns if selector not in row]
             if lacks:
                 raise Wrong(f"{query.of}: the answer has no {', '.join(lacks)}; it has {', '.join(sorted(row))}")
-            made.append({text: _typed(query, selector, kind, row[selector]) for selector, text, kind in query.columns})
+            made.append({text: _typed(query, selector, kind, row[selector]) for selector, text, kind in columns})
         return made
+
+
+_FITS = {
+    "number": lambda v: isinstance(v, int | float) and not isinstance(v, bool),
+    "string": lambda v: isinstance(v, str | bool),
+    "timestamp": lambda v: isinstance(v, str) and v.endswith("Z") and len(v) >= len("2026-11-30T10:00:00Z"),
+}
 
 
 def _typed(query: Query, selector: str, kind: str, value: Any) -> Any:
     if value is None:
         return None
-    fits = {
-        "number": isinstance(value, int | float) and not isinstance(value, bool),
-        "string": isinstance(value, str | bool),
-        "timestamp": isinstance(value, str) and value.endswith("Z") and len(value) >= len("2026-11-30T10:00:00Z"),
-    }[kind]
-    if not fits:
+    if not _FITS[kind](value):
         raise Wrong(f"{query.of}: {selector} is picked as {kind}, and is {value!r}")
     return str(value).lower() if isinstance(value, bool) else value

@@ -8,11 +8,13 @@ import threading
 from pathlib import Path
 
 import polars as pl
+import pyarrow.parquet as pq
 import pytest
 from landing_kit import at, gpu_row
 from polars.testing import assert_frame_equal
 
 from graynode.pipeline.lake import Lake
+from graynode.pipeline.lake_format import conform
 from graynode.pipeline.maintenance import Maintainer
 from graynode.pipeline.maintenance_lock import AlreadyMaintained, FolderLock, LeaseLock, maintenance_lock
 from graynode.pipeline.schema import TABLES
@@ -42,7 +44,7 @@ def test_a_closed_hour_becomes_one_sorted_file(lake: Lake, slice_rows: int) -> N
         lake.write("gpu", frame(first, 300), {"t/0": first + 300})
     before = lake.read("gpu").sort("ts")
     work = maintainer(lake, HOUR + 1300, slice_rows=slice_rows)
-    assert work.unsorted_hours("gpu") == [at(0)]
+    assert work.unsorted("gpu") == [at(0)]
     done = work.round()
     assert (done.hours, len(lake.files("gpu", until=at(HOUR))), len(lake.files("gpu", since=at(HOUR)))) == (1, 1, 2)
     assert_frame_equal(lake.read("gpu").sort("ts"), before)
@@ -51,6 +53,36 @@ def test_a_closed_hour_becomes_one_sorted_file(lake: Lake, slice_rows: int) -> N
         assert_frame_equal(rows, rows.sort([*TABLES["gpu"].entity, "ts"]))
     assert work.round().hours == 0
     assert lake.offset("gpu", "t/0") == HOUR + 600
+
+
+def test_a_closed_day_of_hour_windows_becomes_one_sorted_file(lake: Lake) -> None:
+    """In small row groups, so that a month of one GPU is little to read; the running day is left alone, a late hour is
+    sorted in."""
+    day = 24 * HOUR
+
+    def hours(first: int, count: int, gpus: int) -> pl.DataFrame:
+        who = [{"cluster": "c", "node_id": f"n{g // 8:03}", "gpu_uuid": f"G{g:04}"} for g in range(gpus)]
+        rows = [{"ts": at((first + h) * HOUR), **one, "samples": h} for h in range(count) for one in who]
+        return conform("gpu_1h", pl.DataFrame(rows))
+
+    start = -(-at(0).timestamp() // 86400) * 24 - at(0).timestamp() / HOUR  # the first midnight, in hours from at(0)
+    first = round(start)
+    for hour in range(first, first + 26):
+        lake.write("gpu_1h", hours(hour, 1, 2000))
+    before = lake.read("gpu_1h").sort("ts", "gpu_uuid")
+    work = maintainer(lake, first * HOUR + day + 2 * HOUR)
+    assert work.round().hours == 1
+    closed = lake.files("gpu_1h", until=at(first * HOUR + day))
+    assert (len(closed), len(lake.files("gpu_1h", since=at(first * HOUR + day)))) == (1, 2)
+    assert_frame_equal(lake.read("gpu_1h").sort("ts", "gpu_uuid"), before)
+    groups = pq.ParquetFile(closed[0]).metadata
+    column = groups.schema.names.index("gpu_uuid")
+    ends = [groups.row_group(i).column(column).statistics for i in range(groups.num_row_groups)]
+    assert sum(one.min <= "G0700" <= one.max for one in ends) <= 2
+    assert len(ends) > 1
+    lake.write("gpu_1h", hours(first + 3, 1, 1).with_columns(gpu_uuid=pl.lit("late")))
+    assert work.round().hours == 1
+    assert (len(lake.files("gpu_1h", until=at(first * HOUR + day))), lake.read("gpu_1h").height) == (1, 26 * 2000 + 1)
 
 
 def test_what_comes_late_is_sorted_in(lake: Lake) -> None:

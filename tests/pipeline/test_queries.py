@@ -89,6 +89,12 @@ def test_told_twice_is_shown_once(lake: LakeFiles, queries: Queries) -> None:
         "SELECT 1; DROP VIEW host",
         "INSERT INTO host SELECT * FROM host",
         "EXPORT DATABASE '{root}/x'",
+        "EXPLAIN ANALYZE COPY (SELECT 1) TO '{root}/x.csv'",
+        "EXPLAIN (ANALYZE) COPY (SELECT 1) TO '{root}/x.csv'",
+        "EXPLAIN /* so */ ANALYZE COPY (SELECT 1) TO '{root}/x.csv'",
+        "/* a */ explain analyze CREATE OR REPLACE VIEW host AS SELECT 1",
+        "EXPLAIN ANALYZE DROP VIEW host",
+        "EXPLAIN CREATE TABLE t AS SELECT 1",
     ],
 )
 def test_changing_anything_is_refused(lake: LakeFiles, queries: Queries, sql: str) -> None:

@@ -14,8 +14,8 @@ async function open(token, form) {
       body: JSON.stringify({ token }),
     });
     if (answer.ok) {
-      const next = form.dataset.next || "/";
-      location.replace(next.startsWith("/") && !next.startsWith("//") ? next : "/");
+      const next = new URL(form.dataset.next || "/", location.origin);
+      location.replace(next.origin === location.origin ? next : "/");
       return;
     }
     outcome.textContent = await problem(answer);

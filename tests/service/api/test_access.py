@@ -194,6 +194,15 @@ def test_a_wrong_sign_in_is_refused_in_words(client: TestClient[Any], body: byte
     assert answer.headers["content-type"] == "application/problem+json"
 
 
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", None])
+def test_a_form_of_another_site_signs_nobody_in(empty: ServedSite, client: TestClient[Any], kind: str | None) -> None:
+    """It could be made to send JSON, but not to call it so; who signs in there would act under another's name."""
+    token = empty.token()
+    body = '{"token":"=","token":"' + token + '"}'
+    answer = client.post("/session", content=body, headers={"content-type": kind} if kind else {})
+    assert (answer.status_code, answer.headers.get_list("set-cookie")) == (415, [])
+
+
 # --- hosts and headers --------------------------------------------------------------------------------------
 
 

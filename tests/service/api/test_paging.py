@@ -68,6 +68,7 @@ def test_the_pages_of_a_question_are_its_answer(keys: list[tuple[int, str]], lim
         "é",
         "=" * 50,
         cursor_of(("now", "b")),
+        cursor_of(("0001-01-01T00:00:00+14:00", "b")),
     ],
 )
 def test_a_broken_cursor_is_refused(cursor: str) -> None:

@@ -100,6 +100,14 @@ def test_a_range_that_ends_before_it_begins_is_refused() -> None:
             span(from_, to, "", NOW, DAY)
 
 
+@pytest.mark.parametrize(("from_", "to"), [("", "0001-01-01"), ("0001-01-01", "0001-01-02"), ("", "9999-12-31T23:59:59")])
+def test_a_range_at_the_end_of_all_times_is_refused(from_: str, to: str) -> None:
+    """Whoever adds a week to it or takes a day off must not fall off the calendar."""
+    with pytest.raises(Problem, match="between the years") as refused:
+        span(from_, to, "", NOW, DAY)
+    assert refused.value.status == 400
+
+
 def test_a_range_longer_than_ten_years_is_cut_and_says_so() -> None:
     """Nothing is scanned for what no lake keeps."""
     found = span("1970-01-01", "now", "", NOW, DAY)

@@ -45,6 +45,12 @@ def test_more_rows_than_the_limit_are_cut_and_said(client: TestClient[Any]) -> N
     assert (len(told["rows"]), told["truncated"]) == (100, True)
 
 
+def test_a_value_that_nobody_can_tell_is_refused_in_words(client: TestClient[Any]) -> None:
+    """An interval of millions of years is DuckDB's, not ours: 400, not 500."""
+    answer = ask(client, "SELECT INTERVAL '-2147483646' DAY AS days")
+    assert (answer.status_code, "VARCHAR" in answer.json()["detail"]) == (400, True)
+
+
 @pytest.mark.parametrize(
     "sql",
     [
@@ -52,6 +58,7 @@ def test_more_rows_than_the_limit_are_cut_and_said(client: TestClient[Any]) -> N
         "COPY (SELECT 1) TO '/tmp/x.csv'",
         "ATTACH '/tmp/x.db'", "INSTALL httpfs", "LOAD httpfs", "SET memory_limit = '100GB'", "PRAGMA database_list",
         "SELECT 1; SELECT 2", "EXPORT DATABASE '/tmp/x'", "CALL enable_logging()", "",
+        "EXPLAIN ANALYZE CREATE TABLE x AS SELECT 1", "EXPLAIN ANALYZE DROP VIEW gpu_30s",
     ],
 )  # fmt: skip
 def test_nothing_but_a_question_is_taken(client: TestClient[Any], sql: str) -> None:

@@ -130,10 +130,12 @@ def test_colours_are_named_and_never_alone(boards: dict[str, Json]) -> None:
         return set().union(*map(colors, value)) if isinstance(value, list) else set()
 
     for dashboard in boards.values():
-        assert colors(dashboard) <= {"green", "orange", "red", "purple", "yellow", "blue"}
+        assert colors(dashboard) <= {"green", "orange", "red", "purple", "yellow", "blue", "text"}
         for panel in panels(dashboard):
             if panel["type"] == "stat":
                 assert panel["options"]["textMode"] == "value_and_name"
+                # Grafana's own default shows every number of 80 and more in red.
+                assert panel["fieldConfig"]["defaults"]["color"] == {"mode": "fixed", "fixedColor": "text"}
             for rule in panel["fieldConfig"].get("overrides") or []:
                 for said in (p["value"] for p in rule["properties"] if p["id"] == "mappings"):
                     assert all(o["text"] for m in said for o in m["options"].values())

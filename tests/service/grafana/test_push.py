@@ -88,9 +88,11 @@ def test_what_is_not_ours_is_left_alone(grafana: GrafanaStandin, token: Path) ->
     grafana.dashboards["graynode-fleet"]["dashboard"] |= {"tags": ["mine"], "title": "My <b>fleet</b>"}
     grafana.dashboards["graynode-cost"]["meta"]["provisioned"] = True
     grafana.sources["graynode-prometheus"]["type"] = "loki"
+    grafana.folders["graynode"]["title"] = "\x1b[2Jgone"
     grafana.changes.clear()
     code, said = push(grafana, token, api_token_file=None)
     assert (code, grafana.changes) == (1, [])
+    assert "\x1b" not in "".join(said)
     left = [line for line in said if line.startswith("left alone")]
     assert len(left) == 3
     assert "has no tag graynode, so not ours: 'My <b>fleet</b>'" in left[1]
