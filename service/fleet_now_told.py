@@ -34,10 +34,12 @@ WHERE state <> 'resolved' AND node_id IS NOT NULL GROUP BY ALL
 _GPUS: Final = """
 SELECT cluster, gpu_uuid, bool_or(cause = 'gpu_lost') AS lost,
   arg_min(title, (cause IS DISTINCT FROM 'gpu_lost', severity <> 'page', since)) AS title
-FROM (FROM incident QUALIFY row_number() OVER (PARTITION BY incident_id ORDER BY revision DESC) = 1)
-WHERE state <> 'resolved' AND severity <> 'digest' AND subject IN ('node', 'gpu', 'link')
-  AND gpu_uuid IS NOT NULL GROUP BY ALL
+FROM (SELECT * EXCLUDE (gpu_uuid) FROM incident
+  QUALIFY row_number() OVER (PARTITION BY incident_id ORDER BY revision DESC) = 1)
+JOIN (SELECT DISTINCT incident_id, gpu_uuid FROM incident WHERE gpu_uuid IS NOT NULL) USING (incident_id)
+WHERE state <> 'resolved' AND severity <> 'digest' AND subject IN ('node', 'gpu', 'link') GROUP BY ALL
 """
+"""Any revision's GPU: a later one names none where a finding about the whole node has joined ("NVML reads 7 of 8")."""
 _SCHEDULER: Final = """
 SELECT cluster, node_id, scheduler_state, reason AS scheduler_reason FROM scheduler_states
 WHERE state IS NULL AND who IS DISTINCT FROM 'graynode' AND node_id IS NOT NULL

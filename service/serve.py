@@ -13,7 +13,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import ClassVar, Final
 
 import h11
 import structlog
@@ -36,8 +36,6 @@ _GRACE_S: Final = 5
 _BACKLOG: Final = 512
 _AT_ONCE: Final = 512
 """Connections; more are told 503. Listeners of the stream are bounded apart, by ``serve.streams``."""
-QUESTION_S: Final = 20.0
-"""Longest time in which a question must have come whole: 64 KiB at most."""
 _LOOK_S: Final = 0.2
 _THREADS: Final = 32
 
@@ -149,6 +147,8 @@ async def _until(
 class _Connection(H11Protocol):
     """Lets go of whoever does not get to the end of its question: connections are counted, and anybody may open one."""
 
+    question_s: ClassVar[float] = 20.0
+    """Longest time in which a question, 64 KiB at most, must have come whole."""
     _late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -170,7 +170,7 @@ class _Connection(H11Protocol):
         if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
             self._stop_waiting()
         elif self._late is None:
-            self._late = self.loop.call_later(QUESTION_S, self.transport.close)
+            self._late = self.loop.call_later(self.question_s, self.transport.close)
 
     def _stop_waiting(self) -> None:
         if self._late is not None:

@@ -27,7 +27,7 @@ from graynode.service.process import stop_on_signals
 from graynode.service.receiver import Receiver
 from graynode.service.supervise import Child, Supervisor, role_command
 from graynode.service.up_config import Demo, prepare
-from graynode.service.up_summary import line, look, summary
+from graynode.service.up_summary import line, say_link, summary
 
 ROLES: Final = ("agent", "pipeline", "detect", "respond", "serve")
 """In the order of the data: what one flushes at its end, the next still takes."""
@@ -126,7 +126,7 @@ def _roles(console: Console, demo: Demo, receiver: Receiver, stop: threading.Eve
         _until_caught_up(console, demo, supervisor, receiver, shown, stop)
         console.print(summary(list(shown.incidents.values()), demo))
         if not once and not stop.is_set():
-            console.print(look(demo), soft_wrap=True)
+            say_link(console, demo)
             console.print("Watching; Ctrl-C ends it and leaves the lake.", style="dim")
         while not once and not stop.wait(0.5):
             _step(console, supervisor, receiver, shown)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -43,9 +43,10 @@ def summary(incidents: list[Incident], demo: Demo) -> RenderableType:
     return Group(head, Padding(table, (0, 0, 1, 0)), _next(demo, ordered[0]))
 
 
-def look(demo: Demo) -> Text:
-    """The link to the pages, whole on its line: it is to be clicked or copied. It lets in whoever has it."""
-    return Text(f"Look at it in a browser on this machine: {demo.link}", style="bold", no_wrap=True, overflow="ignore")
+def say_link(console: Console, demo: Demo) -> None:
+    """The link to the pages, never broken by a narrow terminal: it is to be clicked or copied. It lets in whoever has
+    it."""
+    console.print(Text(f"Look at it in a browser on this machine: {demo.link}", style="bold"), soft_wrap=True)
 
 
 def _why(incident: Incident) -> str:

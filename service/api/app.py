@@ -39,6 +39,7 @@ from graynode.service.api.feed import Feed
 from graynode.service.api.metrics import Measured, OfFleet, Own
 from graynode.service.api.problems import HANDLERS
 from graynode.service.api.state import Served
+from graynode.service.api.turns import Turns
 from graynode.service.api.wire import COMPRESSION, Wire
 from graynode.service.tokens import Tokens
 
@@ -86,7 +87,7 @@ def create_app(served: Served, routes: Sequence[Any] | None = None) -> Litestar:
         logging_config=None,
     )
     # Around all of it, for Litestar's own layers stand behind its router: an unknown path would pass them by.
-    app.asgi_handler = Measured(Wire(app.asgi_handler, config.hosts), own)
+    app.asgi_handler = Measured(Wire(Turns(app.asgi_handler), config.hosts), own)
     return app
 
 

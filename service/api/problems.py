@@ -69,7 +69,7 @@ def _validation(_request: Request[Any, Any, Any], error: ValidationException) ->
 def _http(_request: Request[Any, Any, Any], error: HTTPException) -> Response[Any]:
     """Litestar's own: no such route, wrong method, body too large. A 5xx of it is as unforeseen as any other."""
     if isinstance(error, InternalServerException) and "disconnected" in error.detail:
-        return respond(400, "the question did not come whole")  # anybody can go in the middle: no fault, no log
+        return respond(400, "the question did not come whole")  # anybody may go in the middle: no fault, no log
     if error.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
         return _unforeseen(_request, error)
     return respond(error.status_code, shown(error.detail), error.headers)

@@ -60,9 +60,9 @@ def sql_time(ts: datetime) -> str:
 def span(from_: str, to: str, step: str, now: datetime, usual: timedelta) -> Span:
     """The range asked for; ``usual`` before now where nothing is said. ``Problem`` 400 names what is wrong."""
     until = moment("to", to, now, end=True) if to else now
-    since = moment("from", from_, now) if from_ else max(until, _FIRST + usual) - usual
-    if since < _FIRST or until > _LAST:
-        raise Problem(400, f"from and to: between the years {_FIRST.year} and {_LAST.year}")
+    if not _FIRST + usual <= until <= _LAST:
+        raise Problem(400, f"to={shown(to)}: between the years {_FIRST.year} and {_LAST.year}")
+    since = max(moment("from", from_, now), _FIRST) if from_ else until - usual
     if since >= until:
         raise Problem(400, f"from {since.isoformat()} is not before to {until.isoformat()}")
     notes: tuple[str, ...] = ()

@@ -36,7 +36,7 @@ def signin(
 
 
 def _inside(address: str) -> bool:
-    """Whether it is a path here. To a browser a backslash is a slash and a tab is nothing: both could lead elsewhere."""
+    """Whether it is a path here. To a browser a backslash is a slash and a tab is nothing: both can lead away."""
     return address.startswith("/") and not address.startswith("//") and "\\" not in address and address.isprintable()
 
 

@@ -109,7 +109,9 @@ def test_gpus_and_why(site: Site) -> None:
     site.inventory("b", 1)
     site.windows("b", 30)
     site.incident("a", gpu_uuid="a-1", title="slow", cause="slow_gpu")
-    site.incident("a", gpu_uuid="a-2", title="gone", cause="gpu_lost", severity="page")
+    lost = {"incident_id": "lost", "title": "gone", "cause": "gpu_lost", "severity": "page", "subject": "node"}
+    site.incident("a", gpu_uuid="a-2", **lost)
+    site.incident("a", revision=1, **lost)  # a finding about the whole node has joined: no GPU is named any more
     site.incident("a", gpu_uuid="a-3", title="odd", severity="digest")
     site.put("job", {"ts": ago(90), "node_id": "slurm:x/host-a", "node": "host-a", "job_id": "7", "user": "ada",
                      "state": "running", "partition": "train"})  # fmt: skip

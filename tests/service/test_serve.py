@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import json
@@ -18,11 +19,12 @@ from typing import Any
 
 import httpx
 import pytest
+import uvicorn
 from people_site import Ended, Site
 
 from graynode.service.config import ConfigError
 from graynode.service.config_tables import Serve
-from graynode.service.serve import check
+from graynode.service.serve import _Connection, check
 
 STREAMS = 4
 
@@ -151,6 +153,36 @@ def _slow(port: int, secret: str) -> http.client.HTTPConnection:
 def _status(connection: http.client.HTTPConnection) -> int:
     answer = connection.getresponse()
     return answer.status
+
+
+def test_who_does_not_get_to_the_end_of_a_question_is_let_go() -> None:
+    """Connections are counted, and anybody may open one: 512 that say nothing would shut all others out."""
+    asyncio.run(_dawdle())
+
+
+async def _dawdle() -> None:
+    class Quick(_Connection):
+        question_s = 0.3
+
+    async def app(_scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await asyncio.sleep(1)  # an answer that takes long is waited for
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    config = uvicorn.Config(app, lifespan="off", log_config=None)
+    config.load()
+    made = await asyncio.get_running_loop().create_server(
+        lambda: Quick(config, uvicorn.server.ServerState(), {}), "127.0.0.1", 0
+    )
+    port = made.sockets[0].getsockname()[1]
+    head = b"POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 2\r\n\r\n"
+    for sent, answered in ((b"", False), (b"GET / HT", False), (head, False), (head + b"ok", True)):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(sent)
+        assert (await asyncio.wait_for(reader.read(), 20)).endswith(b"ok") is answered
+        writer.close()
+    made.close()
 
 
 # --- tokens ---------------------------------------------------------------------------------------------------

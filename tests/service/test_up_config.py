@@ -1,13 +1,16 @@
 """What ``graynode up`` sets up on a GPU node and elsewhere."""
 
+import io
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from graynode.collectors.identity import Roots
 from graynode.service.tokens import Tokens
 from graynode.service.up_config import prepare
+from graynode.service.up_summary import say_link
 
 
 @pytest.mark.parametrize(("gpu", "source"), [(True, "nvml"), (False, "simulated")])
@@ -42,6 +45,9 @@ def test_the_link_opens_the_pages_of_this_run_and_the_next(tmp_path: Path) -> No
     first.history_done.touch()
     tokens = Tokens(first.config.serve.tokens_file)
     assert first.link == f"http://{first.config.serve.listen}/#token={first.token}"
+    shown = io.StringIO()
+    say_link(Console(file=shown, width=60), first)
+    assert shown.getvalue().split()[-1] == first.link  # whole, also where the terminal is narrow
     found = tokens.find(first.token, datetime.now(UTC))
     assert found is not None
     assert found.scope == "act"

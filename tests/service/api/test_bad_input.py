@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from collections.abc import Iterator
@@ -309,3 +310,27 @@ def test_a_question_that_takes_too_long_is_broken_off(tmp_path: Path) -> None:
     assert served.served.rows("SELECT count(*) AS n FROM event") == [{"n": 3}]
     served.close()
     json.dumps(late.value.detail)
+
+
+def test_who_goes_in_the_middle_of_a_question_fills_no_log(
+    barren: ServedSite, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Anybody can do so as often as they like, without a token: it is no fault of ours and has no traceback."""
+    sent: list[Any] = []
+
+    async def gone() -> Any:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"host", b"127.0.0.1"), (b"content-type", b"application/json"), (b"content-length", b"50")]
+    scope: Any = {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http",
+        "path": "/session", "raw_path": b"/session", "query_string": b"", "root_path": "", "headers": headers,
+        "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 9405), "state": {},
+    }  # fmt: skip
+    asyncio.run(barren.app(scope, gone, send))
+    assert sent[0]["status"] == 400
+    told = capsys.readouterr()
+    assert "Traceback" not in told.out + told.err

@@ -100,7 +100,9 @@ def test_a_range_that_ends_before_it_begins_is_refused() -> None:
             span(from_, to, "", NOW, DAY)
 
 
-@pytest.mark.parametrize(("from_", "to"), [("", "0001-01-01"), ("0001-01-01", "0001-01-02"), ("", "9999-12-31T23:59:59")])
+@pytest.mark.parametrize(
+    ("from_", "to"), [("", "0001-01-01"), ("0001-01-01", "0001-01-02"), ("", "9999-12-31T23:59:59")]
+)
 def test_a_range_at_the_end_of_all_times_is_refused(from_: str, to: str) -> None:
     """Whoever adds a week to it or takes a day off must not fall off the calendar."""
     with pytest.raises(Problem, match="between the years") as refused:

@@ -16,6 +16,7 @@ from jinja2 import UndefinedError
 
 from graynode.dashboards.pages import STATICS, grid, render, svg, words
 from graynode.service.fleet_now_frames import GPUS, NODES
+from graynode.service.pages.session import _inside
 
 NOW = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
 STATES = ("healthy", "suspect", "quarantined", "in_repair", "probation", "unknown")
@@ -177,3 +178,17 @@ def test_statics_name_nothing_outside() -> None:
     for name, static in STATICS.items():
         text = static.content.decode()
         assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)|@import|url\(", text), name
+
+
+@pytest.mark.parametrize("address", ["/", "/nodes?q=a%5Cb", "/jobs/a/b"])
+def test_signing_in_leads_back_to_a_path_here(address: str) -> None:
+    """With its parameters."""
+    assert _inside(address)
+
+
+@pytest.mark.parametrize(
+    "address", ["//evil.example", "/\\evil.example", "/\t/evil.example", "/\n/evil.example", "https://evil.example", ""]
+)
+def test_signing_in_leads_nowhere_else(address: str) -> None:
+    """A browser takes a backslash for a slash and leaves tabs out."""
+    assert not _inside(address)
