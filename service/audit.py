@@ -139,7 +139,7 @@ def checked_week(text: str, now: datetime) -> str:
         told = checked_period(text)
     except ConfigError:
         told = ""
-    if "W" not in told:
+    if "W" not in told or told < "1971":  # weeks before it are compared with: the calendar must have them
         raise ConfigError(f"--week {text}: an ISO week such as 2026-W48")
     if start_of(told) > now:
         raise ConfigError(f"--week {text}: is still to come")

@@ -29,6 +29,9 @@ def run(config: Config, *, yes: bool, say: Callable[[str], None] = print) -> int
             raise ConfigError(newer[0].why)
         if not due:
             there = sum(f.state == "current" for f in found)
+            if not there:
+                say(f"No table is in {lake.path} (yet): nothing to bring forward; --lake names another.")
+                return 0
             say(f"{there} tables in {lake.path}, all of this contract: nothing to do.")
             return 0
         if not yes:

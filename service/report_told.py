@@ -42,7 +42,7 @@ def caught(asked: Asked) -> Section:
     early = sum(r["failures"] for r in rows if r["what"] in _EARLY)
     if total:
         asked.headlines.append(
-            Headline("Caught before a job", f"{early} of {total}", "told, and no job had ended by it")
+            Headline("Caught before a job", f"{early} of {total}", "told before any job had ended by it")
         )
     unjudged = sum(r["failures"] - r["job_there"] - r["no_job_there"] for r in rows)
     if unjudged:
@@ -97,9 +97,9 @@ def _say_lost(asked: Asked, rows: list[Row], jobs: list[Row], priced: bool, curr
     if money:
         told += f", {value(float(sum(money)))} {currency}".rstrip()
     worst = [r["gpu_hours_at_most"] for r in jobs if r["gpu_hours_at_most"] is not None]
-    beside = (
-        f"and work of {sum(r['jobs'] for r in jobs)} jobs, at most {value(float(sum(worst)))} GPU-hours" if jobs else ""
-    )
+    beside = "by failures; nodes drained without one count under Availability"
+    if jobs:
+        beside += f". And work of {sum(r['jobs'] for r in jobs)} jobs, at most {value(float(sum(worst)))} GPU-hours"
     asked.headlines.append(Headline("Capacity lost", told, beside))
     missing = sum(r["failures"] - r["known"] for r in rows)
     if missing:

@@ -20,8 +20,8 @@ from graynode.service.api.access import COOKIE
 
 AT_ONCE: Final = 8
 """A quarter of the worker threads (``serve``)."""
-_STREAM: Final = "/api/v1/stream"
-"""Takes no thread and lasts; ``serve.streams`` bounds it."""
+_FREE: Final = ("/api/v1/stream", "/healthz", "/readyz")
+"""They take no thread. The stream lasts; ``serve.streams`` bounds it."""
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class Turns:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One exchange, in its turn."""
-        who = _who(scope) if scope["type"] == ScopeType.HTTP and scope["path"].rstrip("/") != _STREAM else None
+        who = _who(scope) if scope["type"] == ScopeType.HTTP and scope["path"].rstrip("/") not in _FREE else None
         if who is None:
             await self._app(scope, receive, send)
             return

@@ -37,11 +37,19 @@ def frame(served: Served, caller: Caller | None, request: AnyRequest) -> dict[st
     return {
         "theme": theme if theme in THEMES else "auto",
         "me": caller,
-        "cluster": served.cluster(),
+        "cluster": _cluster(served),
         "at": served.fleet.now().at,
         "now": served.clock(),
         "path": request.url.path,
     }
+
+
+def _cluster(served: Served) -> str:
+    """The cluster's name; the configured one while the lake cannot be asked, for that is to be said on a page too."""
+    try:
+        return served.cluster()
+    except Problem:
+        return served.config.cluster
 
 
 def html(served: Served, caller: Caller, request: AnyRequest, template: str, **values: Any) -> Response[bytes]:  # noqa: ANN401 (rows of any table)

@@ -217,6 +217,14 @@ def test_lake_migrate_shows_then_acts(tmp_path: Path) -> None:
     assert lines[-1].endswith("nothing to do.")
 
 
+def test_lake_migrate_of_no_lake_says_so(tmp_path: Path) -> None:
+    """A mistyped path is not told as a lake that is well."""
+    lines: list[str] = []
+    config = parse({"lake": {"path": str(tmp_path / "none")}}, "test")
+    assert lake_migrate.run(config, yes=False, say=lines.append) == 0
+    assert lines == [f"No table is in {tmp_path / 'none'} (yet): nothing to bring forward; --lake names another."]
+
+
 def test_lake_migrate_keeps_off(tmp_path: Path) -> None:
     """While a pipeline holds the maintenance, or from a newer lake: said, and nothing is touched."""
     from graynode.pipeline.maintenance_lock import maintenance_lock

@@ -78,6 +78,8 @@ def test_what_the_week_was(report: Report) -> None:
     assert told["Caught before a job"] == "2 of 3"
     assert told["Noticed, repaired"].startswith("1 h")
     assert "EUR" in told["Capacity lost"]
+    beside = {line.title: line.beside for line in report.headlines}["Capacity lost"]
+    assert "nodes drained without one count under Availability" in beside
     assert told["Alarms that were right"] == "50.0 % of 2 judged"
     assert any("1 failures were not over" in line for line in report.unknown)
     assert any("1 of 4 alarms" in line or "2 of 4 alarms" in line for line in report.unknown)
@@ -193,7 +195,7 @@ def test_weeks_are_iso_weeks(text: str, since: datetime, until: datetime) -> Non
     assert (week.since, week.until, week.whole) == (since, until, True)
 
 
-@pytest.mark.parametrize("text", ["2026-W54", "2025-W53", "2026-47", "last", "2026-W50", "2026-11-20"])
+@pytest.mark.parametrize("text", ["2026-W54", "2025-W53", "2026-47", "last", "2026-W50", "2026-11-20", "0001-W01"])
 def test_what_is_no_week_or_is_to_come_is_refused(text: str) -> None:
     """Named, with an example; a week that has not begun too."""
     with pytest.raises(ConfigError, match=f"--week {text}"):

@@ -312,6 +312,22 @@ def test_a_question_that_takes_too_long_is_broken_off(tmp_path: Path) -> None:
     json.dumps(late.value.detail)
 
 
+def test_a_lake_that_cannot_be_read_is_said_on_a_page(tmp_path: Path) -> None:
+    """In words where somebody is signed in; strangers are asked for a token as always and told nothing of the lake."""
+    log = tmp_path / "lake" / "event" / "_delta_log"
+    log.mkdir(parents=True)
+    (log / "00000000000000000000.json").write_text("garbage{")
+    site = ServedSite(tmp_path / "site", tmp_path / "lake")
+    site.app = create_app(site.served)
+    with site.client() as client:
+        answer = client.get("/signin")
+        assert (answer.status_code, str(tmp_path) in answer.text) == (200, False)
+    with site.client(site.token()) as client:
+        answer = client.get("/jobs")
+        assert (answer.status_code, answer.headers["content-type"]) == (503, "text/html; charset=utf-8")
+    site.close()
+
+
 def test_who_goes_in_the_middle_of_a_question_fills_no_log(
     barren: ServedSite, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -54,7 +54,7 @@ def test_sessions_of_one_token_are_one_caller() -> None:
     assert under_way(*[SESSION, SAME_AGAIN] * 50) == AT_ONCE
 
 
-@pytest.mark.parametrize(("headers", "path"), [({}, "/signin"), (ANN, "/api/v1/stream")])
+@pytest.mark.parametrize(("headers", "path"), [({}, "/signin"), (ANN, "/api/v1/stream"), (ANN, "/healthz")])
 def test_who_takes_no_thread_is_not_held_up(headers: dict[str, str], path: str) -> None:
     """Unknown callers, who get nothing that takes long, and listeners of the stream, who are bounded apart."""
     assert under_way(*[headers] * 100, path=path) == 100
