@@ -167,8 +167,15 @@ class Forward:
 
 
 def must_be_current(lake: Lake) -> None:
-    """``LakeError`` naming the way out where a table has an older layout or a migration was broken off."""
-    for found in Forward(lake).look():
+    """``OldLayout`` naming the way out where a table has an older layout or a migration was broken off; ``LakeError``
+    where the lake cannot be looked into now.
+    """
+    try:
+        tables = list(Forward(lake).look())
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+        raise LakeError(f"{lake.path}: cannot be looked into: {why}; check its owner and rights") from error
+    for found in tables:
         if found.state in ("layout", "unfinished"):
             raise OldLayout(
                 f"{lake.uri(found.table)}: {found.why}; stop whatever writes this lake, and say: "

@@ -99,7 +99,7 @@ def test_a_power_limit_that_is_told_every_other_window_divides_nobody() -> None:
         told = round_.gpu.with_columns(pl.Series("power_limit_enforced_w_last", limit, nan_to_null=True))
         scored = detector.score(replace(round_, gpu=told), state)
         state = dict(scored.state)
-    windows = state["gpu"].get_column("clock.job_windows")
+    windows = state["gpu"].get_column("clock.begun_windows")
     assert set(windows.to_list()) == {4.0}  # the job's beginning was learned in each, so peers were there in each
 
 

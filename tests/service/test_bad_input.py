@@ -174,7 +174,7 @@ def test_the_spools_disk_is_full_for_a_while(small_disk: Path, tmp_path: Path) -
         ("bus", "pipeline", 0, "check its owner"),
         ("bus", "detect", 0, "check its owner"),
         ("bus", "respond", 0, "check its owner"),
-        ("lake", "pipeline", 0, "cannot be made"),
+        ("lake", "pipeline", 0, "cannot be looked into"),
         ("lake", "detect", 2, "choose another place in the configuration, or run as its owner"),
     ],
 )
