@@ -14,7 +14,7 @@ from served_site import ServedSite
 @pytest.fixture(scope="module")
 def client(small_lake: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient[Any]]:
     site = ServedSite(
-        tmp_path_factory.mktemp("sql"), small_lake, cluster="simulated", sql=True, sql_rows=100, sql_deadline_s=3.0,
+        tmp_path_factory.mktemp("sql"), small_lake, cluster="simulated", sql=True, sql_rows=100, sql_deadline_s=8.0,
         sql_memory="64MB",
     )  # fmt: skip
     with site.client(site.token()) as made:
