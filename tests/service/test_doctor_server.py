@@ -7,7 +7,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -184,11 +184,12 @@ def test_lag_of_the_spool(tmp_path: Path) -> None:
 
 
 @pytest.mark.kafka
-def test_bus_of_a_real_broker(kafka_address: str, tmp_path: Path) -> None:
+def test_bus_of_a_real_broker(new_broker: Callable[..., Any], tmp_path: Path) -> None:
     """Topics with their retention, and how far a group is behind; before they are made, how to make them."""
-    kafka = {"bootstrap": kafka_address, "partitions": 1, "connect_timeout_s": 10.0}
+    address = new_broker().address()
+    kafka = {"bootstrap": address, "partitions": 1, "connect_timeout_s": 10.0}
     asked = config(tmp_path, bus={"kind": "kafka", "kafka": kafka}, pipeline={"group": "graynode-doctored"})
-    bus = KafkaBus(KafkaSettings(bootstrap=kafka_address))
+    bus = KafkaBus(KafkaSettings(bootstrap=address))
     bus.create_topics(1, 1)
     producer = bus.producer()
     producer.send(SAMPLES, bus_traffic.numbered(3))

@@ -50,7 +50,7 @@ def test_a_name_is_matched_literally(name: str) -> None:
     """Whatever an instance is called, the expression matches it and not its neighbours."""
     inside = re.fullmatch(r'instance=~"((?:[^"\\]|\\.)*)",a="b"', matchers("instance", [name], 'a="b"'), re.DOTALL)
     assert inside is not None
-    pattern = inside[1].replace("\\n", "\n").replace('\\"', '"').replace("\\\\", "\\")
+    pattern = re.sub(r"\\(.)", lambda said: "\n" if said[1] == "n" else said[1], inside[1], flags=re.DOTALL)
     assert re.fullmatch(pattern, name) is not None
     assert re.fullmatch(pattern, name + "x") is None
 

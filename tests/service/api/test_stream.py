@@ -19,7 +19,10 @@ from graynode.service.api.feed import Event, Feed, Place
 from graynode.service.api.problems import Problem
 from graynode.service.api.stream import _Told
 
-NOW = datetime.now(UTC)
+
+def now() -> datetime:
+    """When the test runs: a feed begins with what has happened lately."""
+    return datetime.now(UTC)
 
 
 class Request:
@@ -68,8 +71,8 @@ async def heard(feed: Feed, last: str, most: int, meanwhile: Any = None, gate: A
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
     made = Site(tmp_path)
-    made.nodes(["n1"], NOW - timedelta(hours=1))
-    made.incident("aaaa", "n1", NOW - timedelta(minutes=2))
+    made.nodes(["n1"], now() - timedelta(hours=1))
+    made.incident("aaaa", "n1", now() - timedelta(minutes=2))
     return made
 
 
@@ -83,7 +86,7 @@ def served(site: Site) -> Any:
 def test_a_listener_hears_the_fleet_and_then_each_change_of_an_incident(site: Site, served: ServedSite) -> None:
     """First how often to come back, then the fleet as it is, then what changes."""
     feed = Feed(served.served, every_s=0.05)
-    new = asyncio.run(heard(feed, "", 3, lambda: site.incident("bbbb", "n1", NOW, title="<new>")))
+    new = asyncio.run(heard(feed, "", 3, lambda: site.incident("bbbb", "n1", now(), title="<new>")))
     assert new[0] == {"retry": "3000"}
     assert (new[1]["event"], json.loads(new[1]["data"])["nodes"]) == ("fleet", {"suspect": 1})
     assert (new[2]["event"], json.loads(new[2]["data"])["incident_id"]) == ("incident", "bbbb")
@@ -92,8 +95,8 @@ def test_a_listener_hears_the_fleet_and_then_each_change_of_an_incident(site: Si
 
 def test_who_comes_back_to_another_process_is_told_what_it_missed(site: Site, served: ServedSite) -> None:
     """By the id of the last event alone: nothing of the first process is left."""
-    first = asyncio.run(heard(Feed(served.served, every_s=0.05), "", 3, lambda: site.incident("bbbb", "n1", NOW)))
-    site.incident("cccc", "n1", NOW + timedelta(seconds=1))
+    first = asyncio.run(heard(Feed(served.served, every_s=0.05), "", 3, lambda: site.incident("bbbb", "n1", now())))
+    site.incident("cccc", "n1", now() + timedelta(seconds=1))
     again = asyncio.run(heard(Feed(served.served, every_s=0.05), first[-1]["id"], 3))
     names = [json.loads(piece["data"]).get("incident_id") for piece in again[1:]]
     assert "cccc" in names

@@ -37,9 +37,9 @@ def barren(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     made.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One Chromium for all."""
+    """One Chromium for a module: while playwright runs, this thread has an event loop, and other tests start theirs."""
     if not Path(CHROMIUM).exists():
         reason = f"{CHROMIUM} is missing: apt-get install chromium"
         pytest.fail(reason, pytrace=False) if os.environ.get("CI") == "true" else pytest.skip(reason)
