@@ -72,10 +72,13 @@ owned AS MATERIALIZED (
   FROM stretches WHERE hi > lo)"""
 """A row a stretch of one GPU on one machine inside the span; no two of one GPU overlap. ``o`` numbers them."""
 
+TELLER: Final = "CASE WHEN state IS NOT NULL THEN 'ours' WHEN who = 'kubernetes' THEN who ELSE 'slurm' END"
+"""Whose word a row of ``node_state`` is: the same teller's next one ends it. Slurm's ``who`` is whoever gave the
+reason, and nobody once it is gone."""
+
 STATES: Final = f"""
 told_states AS (
-  SELECT cluster, node_id, ts, CASE WHEN state IS NOT NULL THEN 'ours' WHEN who = 'kubernetes' THEN who ELSE 'slurm'
-    END AS teller,
+  SELECT cluster, node_id, ts, {TELLER} AS teller,
     CASE WHEN state IS NOT NULL THEN CASE state WHEN 'in_repair' THEN 2 WHEN 'quarantined' THEN 1 ELSE 0 END
       WHEN scheduler_state IS NULL OR regexp_matches(lower(scheduler_state), '{_OUT}') THEN 2
       WHEN regexp_matches(lower(scheduler_state), '{_CORDONED}') THEN 1 ELSE 0 END AS out,

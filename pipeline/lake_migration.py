@@ -171,7 +171,7 @@ def must_be_current(lake: Lake) -> None:
     where the lake cannot be looked into now.
     """
     try:
-        tables = list(Forward(lake).look())
+        tables = Forward(lake).look()
     except OSError as error:
         why = error.strerror or type(error).__name__
         raise LakeError(f"{lake.path}: cannot be looked into: {why}; check its owner and rights") from error

@@ -31,8 +31,10 @@ _log = structlog.get_logger()
 
 CLOSED_AFTER: Final = timedelta(minutes=20)
 """After its end an hour (of hour windows: a day) is rewritten: most of what was late has come by then."""
-DAILY: Final = ("gpu_1h", "link_1h", "host_1h")
-"""Tables of which a day is one sorted file: a month of one GPU is then a few row groups."""
+PARTS: Final = dict.fromkeys(HOURLY, timedelta(hours=1)) | dict.fromkeys(
+    ("gpu_1h", "link_1h", "host_1h"), timedelta(days=1)
+)
+"""How long a stretch of a table is one sorted file; of hour windows a day: a month of one GPU is a few row groups."""
 SLICE_ROWS: Final = 1_500_000
 """A part with more rows is sorted in pieces of time, one after the other, so that memory stays bounded."""
 _ONE_FILE: Final = 64 << 30
@@ -98,7 +100,7 @@ class Maintainer:
 
     def _table(self, table: Table, done: Done, stop: threading.Event | None) -> None:
         done.dropped_days += self.retain(table)
-        if table.name in (*HOURLY, *DAILY):
+        if table.name in PARTS:
             for start in self.unsorted(table.name):
                 if stop is not None and stop.is_set():
                     return
@@ -127,7 +129,7 @@ class Maintainer:
         """Starts of closed parts that lie in more than one file, oldest first."""
         before = self._now() - CLOSED_AFTER
         files = Counter(file.start for file in _files(self._lake.table(table)))
-        return sorted(start for start, count in files.items() if count > 1 and start + _length(table) <= before)
+        return sorted(start for start, count in files.items() if count > 1 and start + PARTS[table] <= before)
 
     def rewrite(self, table: str, start: datetime) -> int:
         """Sort one part's rows by entity and time into one file; 1 if it was done."""
@@ -156,7 +158,7 @@ class Maintainer:
     def _in_order(self, table: str, uris: list[str], start: datetime, slices: int) -> Iterator[pa.RecordBatch]:
         rows = self._lake.scan(table, uris)
         for i in range(slices):
-            low, high = (start + _length(table) * (i + j) / slices for j in (0, 1))
+            low, high = (start + PARTS[table] * (i + j) / slices for j in (0, 1))
             some = rows.filter((pl.col("ts") >= low) & (pl.col("ts") < high)).collect()
             ordered = some.sort([*TABLES[table].entity, "ts"], maintain_order=True)
             yield from to_lake(table, ordered).combine_chunks().to_batches()
@@ -182,10 +184,6 @@ class Maintainer:
 
 def _commit() -> CommitProperties:
     return CommitProperties(custom_metadata={"graynodeMaintenance": uuid.uuid4().hex}, max_commit_retries=5)
-
-
-def _length(table: str) -> timedelta:
-    return timedelta(hours=1) if table in HOURLY else timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ the span are not seen.
 # ruff: noqa: S608 (SQL made of this module's own words)
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from graynode.pipeline.gpu_hours_sources import STATES
@@ -24,7 +24,7 @@ APART: Final = "INTERVAL 10 MINUTE"
 """As the lemons have it (docs/lemons.md): a return of less than ten minutes was none."""
 NOT_HARDWARE: Final = ("application_error", "monitoring_blind", "clock_skew", "fleet_shift", "unusual")
 """Causes of incidents that say nothing against a machine."""
-_HARD: Final[Mapping[str, str]] = {
+HARD_EVENTS: Final[Mapping[str, str]] = {
     "gpu_off_bus": "gpu_lost", "gpu_lost": "gpu_lost", "gpu_hung": "driver_fault", "edac_ue": "host_fault",
     "nvme_dead": "host_fault",
 }  # fmt: skip
@@ -39,11 +39,12 @@ _HIT_AFTER: Final = "INTERVAL 5 MINUTE"
 (arXiv 2410.21680, III-E)."""
 
 
-def _words(names: Mapping[str, str] | tuple[str, ...]) -> str:
+def words(names: Iterable[str]) -> str:
+    """Names as a list of SQL's texts."""
     return ", ".join(f"'{name}'" for name in names)
 
 
-_CAUSE_OF_EVENT: Final = "CASE kind " + " ".join(f"WHEN '{k}' THEN '{c}'" for k, c in _HARD.items()) + " END"
+_CAUSE_OF_EVENT: Final = "CASE kind " + " ".join(f"WHEN '{k}' THEN '{c}'" for k, c in HARD_EVENTS.items()) + " END"
 
 _WITNESSES: Final = f"""
 revisions AS (
@@ -68,13 +69,13 @@ witnesses AS (
     CASE WHEN cause IN {_DEAD} THEN 1.0 WHEN cause IN {_SLOWER} AND json_valid(evidence) THEN
       list_max(list_filter(from_json(json_extract(evidence, '$[*].effect'), '["DOUBLE"]'), lambda x: x > 0))
       END AS effect
-  FROM told WHERE subject IN ('node', 'gpu', 'link') AND severity <> 'digest' AND cause NOT IN ({_words(NOT_HARDWARE)})
+  FROM told WHERE subject IN ('node', 'gpu', 'link') AND severity <> 'digest' AND cause NOT IN ({words(NOT_HARDWARE)})
   UNION ALL
   SELECT cluster, node_id, node, 3, ts, next_ts, next_ts IS NULL, NULL, message, NULL, NULL, true, 1.0
   FROM records WHERE kind = 'fault_start'
   UNION ALL
   SELECT cluster, node_id, node, 2, ts, ts, false, NULL, {_CAUSE_OF_EVENT}, NULL, gpu_uuid, gpu_uuid IS NULL, 1.0
-  FROM event(CAST(from_ts AS TIMESTAMPTZ) - {LOOK_BACK}, to_ts) WHERE kind IN ({_words(tuple(_HARD))})
+  FROM event(CAST(from_ts AS TIMESTAMPTZ) - {LOOK_BACK}, to_ts) WHERE kind IN ({words(HARD_EVENTS)})
   UNION ALL
   SELECT cluster, node_id, NULL, 4, lo, CASE WHEN hi < b THEN hi END, hi >= b, NULL,
     'out of service: ' || lower(split_part(why, ':', 1)), NULL, NULL, true, 1.0

@@ -45,7 +45,9 @@ def cost(
     by: Annotated[SumBy, typer.Option(help="What to sum by.")] = SumBy.category,
     jobs: Annotated[bool, typer.Option("--jobs", help="Instead: each job's phases, cost and losses.")] = False,
     job: Annotated[str, typer.Option(help="The same of one job.")] = "",
-    budgets: Annotated[bool, typer.Option("--budgets", help="Instead: budgets of this month.")] = False,
+    budgets: Annotated[
+        bool, typer.Option("--budgets", help="Instead: budgets of the month, of this one or the one that --until ends.")
+    ] = False,
     tell: Annotated[bool, typer.Option("--tell", help="With --budgets: tell what is over 80 or 100 %, once.")] = False,
     format_: Format = Form.text,
     lake: LakePath = None,
@@ -56,7 +58,7 @@ def cost(
     if tell and not budgets:
         fail("--tell goes with --budgets")
     if budgets:
-        call("cost_commands", loaded, tell=tell, form=format_.value, function="budgets")
+        call("cost_commands", loaded, until=until, tell=tell, form=format_.value, function="budgets")
     if jobs or job:
         said = {"since": since, "until": until, "job_id": job, "form": format_.value}
         call("cost_commands", loaded, function="jobs", **said)

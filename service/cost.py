@@ -16,7 +16,7 @@ from graynode.collectors.base import utc_now
 from graynode.pipeline.gpu_hours import CATEGORIES
 from graynode.pipeline.queries import Queries, quoted
 from graynode.service.config import Config, ConfigError
-from graynode.service.cost_days import KEPT, Days
+from graynode.service.cost_days import KEPT, MEANS, Days
 from graynode.service.cost_prices import Prices, WrongPrice
 from graynode.service.cost_work import with_rules
 
@@ -24,7 +24,6 @@ BY: Final = ("category", "user", "account", "team", "partition", "work", "model"
 NO_JOB: Final = "(no job)"
 UNKNOWN: Final = "(unknown)"
 _COLUMN: Final = {"model": "gpu_model"}
-_MEANS: Final = ("util_percent", "sm_active_ratio", "tensor_active_ratio", "power_w")
 _PRICES: Final = "SELECT ts, gpu_model, per_gpu_hour, currency FROM price WHERE cluster IS NULL OR cluster = "
 _DEFAULT: Final = timedelta(days=7)
 
@@ -115,7 +114,7 @@ def _measures(priced: bool) -> Iterable[pl.Expr]:
     yield pl.when(known).then(pl.col("cost").sum()).alias("cost")
     measured = pl.col("energy_kwh").is_not_null().any()
     yield pl.when(measured).then(pl.col("energy_kwh").sum()).alias("energy_kwh")
-    for mean in _MEANS:
+    for mean in MEANS:
         seen = pl.col(f"{mean}_of_h").sum()
         yield pl.when(seen > 0).then(pl.col(f"{mean}_h").sum() / seen).alias(mean)
     for category in CATEGORIES:

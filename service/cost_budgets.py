@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import polars as pl
@@ -27,18 +27,19 @@ _TOLD: Final = (
 
 
 def read(queries: Queries, config: Config, *, at: datetime | None = None, days: Days = KEPT) -> dict[str, Any]:
-    """A row an account with a budget: used of it this month, its share, the level reached. Worst first.
+    """A row an account with a budget: used of it in the month that ``at`` ends, its share, the level reached.
 
-    In money where every GPU-hour of the account has a price, else in GPU-hours: ``unit`` says which.
+    Worst first. In money where every GPU-hour of the account has a price, else in GPU-hours: ``unit`` says which. At a
+    month's first midnight the month that ended is whole, and told.
     """
-    moment = (at or utc_now()).astimezone(UTC)
-    since = moment.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    until = moment.replace(minute=0, second=0, microsecond=0)
+    until = (at or utc_now()).astimezone(UTC)
+    since = (until - timedelta(microseconds=1)).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    until = until.replace(minute=0, second=0, microsecond=0)
     period, notes = f"{since:%Y-%m}", list[str]()
     prices = cost.known_prices(queries, config)
     unit = prices.currency or "money" if prices else "GPU-hours"
     told = {"period": period, "unit": unit, "at": until, "rows": [], "notes": notes}
-    if not config.cost.budgets or since >= until:
+    if not config.cost.budgets:
         return {**told, "cluster": config.cluster}
     cluster, rows = cost.hours(queries, config, since, until, days)
     spent = cost.with_money(rows.filter(pl.col("job_id").is_not_null()), prices)

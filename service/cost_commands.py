@@ -18,7 +18,7 @@ from graynode.service import capacity as capacity_
 from graynode.service import cost as cost_
 from graynode.service import cost_budgets, cost_jobs, cost_print, cost_text, user_view
 from graynode.service.config import Config
-from graynode.service.times import instant
+from graynode.service.times import instant, past
 from graynode.service.wiring import make_lake
 
 Answer = Mapping[str, Any]
@@ -52,12 +52,15 @@ def jobs(
     )  # fmt: skip
 
 
-def budgets(config: Config, *, tell: bool = False, form: str = "text", out: TextIO | None = None) -> int:
-    """Budgets of this month; with ``tell`` alerts go into the lake as events, once each."""
+def budgets(
+    config: Config, *, until: str = "", tell: bool = False, form: str = "text", out: TextIO | None = None
+) -> int:
+    """Budgets of the month that ``until`` ends, or this one; with ``tell`` alerts go into the lake, once each."""
     now = utc_now()
+    end = past("--until", until, now)
 
     def read(queries: Queries) -> Answer:
-        found = cost_budgets.read(queries, config, at=now)
+        found = cost_budgets.read(queries, config, at=end)
         if tell and (rows := cost_budgets.untold(queries, found, cost_budgets.alerts(found, now))):
             _write(make_lake(config), rows)
             found["notes"].extend(f"told: {row['message']}" for row in rows)
@@ -75,7 +78,7 @@ def _write(lake: Lake, rows: Sequence[Mapping[str, Any]]) -> None:
 
 def capacity(config: Config, *, at: str = "", form: str = "text", out: TextIO | None = None) -> int:
     """Who waits, what is free, what could be given back."""
-    moment = _at("--at", at)
+    moment = past("--at", at)
     return _ask(config, "capacity", form, out, lambda q: capacity_.read(q, config, at=moment))
 
 

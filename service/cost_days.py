@@ -20,7 +20,7 @@ from graynode.pipeline.queries import Queries
 _KEPT_DAYS: Final = 400
 _DAY: Final = timedelta(days=1)
 _KEYS: Final = ("cluster", "day", "gpu_model", "category", "job_id", "user", "account", "partition", "work")
-_MEANS: Final = ("util_percent", "sm_active_ratio", "tensor_active_ratio", "power_w")
+MEANS: Final = ("util_percent", "sm_active_ratio", "tensor_active_ratio", "power_w")
 _DATE: Final = re.compile(r"/date=(\d{4}-\d{2}-\d{2})/")
 _TABLES: Final = ("gpu_1h", "job", "node_state", "inventory", "incident")
 
@@ -30,13 +30,13 @@ SELECT cluster, TIMESTAMPTZ '{day}' AS day, gpu_model, category, job_id, "user",
 FROM gpu_hours(TIMESTAMPTZ '{since}', TIMESTAMPTZ '{until}') GROUP BY ALL
 """
 _SUMS: Final = ", ".join(
-    f"sum({m} * hours) AS {m}_h, coalesce(sum(hours) FILTER ({m} IS NOT NULL), 0) AS {m}_of_h" for m in _MEANS
+    f"sum({m} * hours) AS {m}_h, coalesce(sum(hours) FILTER ({m} IS NOT NULL), 0) AS {m}_of_h" for m in MEANS
 )
 SCHEMA: Final[Mapping[str, pl.DataType | type[pl.DataType]]] = {
     **dict.fromkeys(_KEYS, pl.String),
     "day": pl.Datetime("us", "UTC"),
     "gpu_hours": pl.Float64,
-    **{f"{m}{end}": pl.Float64 for m in _MEANS for end in ("_h", "_of_h")},
+    **{f"{m}{end}": pl.Float64 for m in MEANS for end in ("_h", "_of_h")},
 }
 """``<mean>_h`` is the value times hours, ``<mean>_of_h`` the hours in which it was measured; ``power_w_h`` is in Wh."""
 

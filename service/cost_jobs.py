@@ -65,8 +65,17 @@ def read(
     """
     since, until = cost.stretch(since, until)
     cluster, rows = cost.hours(queries, config, since, until, days)
+    costed = cost.with_money(rows, cost.known_prices(queries, config))
+    return of_hours(queries, config, cluster, costed, since, until, job_id=job_id, user=user)
+
+
+def of_hours(
+    queries: Queries, config: Config, cluster: str, costed: pl.DataFrame, since: datetime, until: datetime, *,
+    job_id: str = "", user: str = "",
+) -> dict[str, Any]:  # fmt: skip
+    """The same, of the stretch's hours with their money (``cost.with_money``)."""
     frame = attempts(queries, config, cluster, since, until, job_id=job_id, user=user)
-    spent = cost.with_money(rows, cost.known_prices(queries, config)).group_by("job_id").agg(
+    spent = costed.group_by("job_id").agg(
         pl.col("gpu_hours").sum().alias("job_gpu_hours"),
         pl.when(pl.col("cost").is_not_null().all()).then(pl.col("cost").sum()).alias("job_cost"),
     )  # fmt: skip

@@ -14,7 +14,6 @@ from typing import Any, Final, TextIO
 
 from graynode.dashboards.pieces import clean
 
-FORMATS: Final = ("text", "json", "csv")
 _STARTS: Final = "=+-@\t\r\n＝＋－＠"
 Row = Mapping[str, Any]
 

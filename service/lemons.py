@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 import polars as pl
 
 from graynode.collectors.base import utc_now
+from graynode.pipeline.gpu_hours_sources import TELLER
 from graynode.pipeline.lake import LakeError, LakeTooNew
 from graynode.pipeline.queries import Queries, QueryError, quoted
+from graynode.pipeline.reliability_views import HARD_EVENTS, NOT_HARDWARE, words
 from graynode.service.config import Config
 from graynode.service.times import instant
 from graynode.service.wiring import make_lake
@@ -25,12 +27,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from graynode.detectors.lemons import Ranking
-
-_NOT_HARDWARE: Final = ("application_error", "monitoring_blind", "clock_skew", "fleet_shift", "unusual")
-_HARD_EVENTS: Final = ("gpu_off_bus", "gpu_lost", "gpu_hung", "edac_ue", "nvme_dead")
-_QUOTED: Final = {
-    name: ", ".join(f"'{w}'" for w in words) for name, words in (("c", _NOT_HARDWARE), ("e", _HARD_EVENTS))
-}
 
 _FAULTS: Final = f"""
 WITH span AS (SELECT TIMESTAMPTZ '{{at}}' AS until_ts, {{cluster}} AS cluster),
@@ -44,16 +40,16 @@ records AS (
   WHERE kind IN ('fault_start', 'fault_end') AND ts < until_ts
   WINDOW log AS (PARTITION BY node_id, message ORDER BY ts, kind DESC)),
 out_of_service AS (
-  SELECT node_id, ts, lead(ts) OVER (PARTITION BY node_id, who ORDER BY ts) AS next_ts,
+  SELECT node_id, ts, lead(ts) OVER (PARTITION BY node_id, {TELLER} ORDER BY ts) AS next_ts,
     CASE WHEN state IN ('quarantined', 'in_repair') THEN state
       WHEN regexp_matches(scheduler_state, '^(down|fail|notready)', 'i') AND NOT coalesce(reason ILIKE '%maint%', false)
         THEN 'scheduler: ' || scheduler_state END AS kind
-  FROM node_state JOIN span USING (cluster) WHERE ts < until_ts)
+  FROM scheduler_states JOIN span USING (cluster) WHERE ts < until_ts)
 SELECT node_id, start, "end", kind FROM told
-WHERE subject IN ('node', 'gpu', 'link') AND severity <> 'digest' AND kind NOT IN ({_QUOTED["c"]})
+WHERE subject IN ('node', 'gpu', 'link') AND severity <> 'digest' AND kind NOT IN ({words(NOT_HARDWARE)})
 UNION ALL SELECT node_id, ts, next_ts, message FROM records WHERE kind = 'fault_start'
 UNION ALL SELECT node_id, ts, ts, kind FROM event JOIN span USING (cluster)
-WHERE kind IN ({_QUOTED["e"]}) AND ts < until_ts
+WHERE kind IN ({words(HARD_EVENTS)}) AND ts < until_ts
 UNION ALL SELECT node_id, ts, next_ts, kind FROM out_of_service WHERE kind IS NOT NULL
 """  # noqa: S608 (this module's own words; time and cluster are quoted where they are put in)
 _REPAIRS: Final = "SELECT node_id, ts, what FROM repair WHERE cluster = {cluster} AND ts < TIMESTAMPTZ '{at}'"
@@ -109,10 +105,10 @@ def read(queries: Queries, cluster: str, at: datetime) -> Lemons:
     there = clusters(queries)
     if cluster not in there and len(there) == 1:
         cluster = there[0]
-    words = {"cluster": quoted(cluster), "at": at.isoformat()}
-    names = queries.rows(_NAMES.format(**words))
-    repairs = queries.frame(_REPAIRS.format(**words))
-    history = _ended_by_repair(queries.frame(_FAULTS.format(**words)), repairs)
+    said = {"cluster": quoted(cluster), "at": at.isoformat()}
+    names = queries.rows(_NAMES.format(**said))
+    repairs = queries.frame(_REPAIRS.format(**said))
+    history = _ended_by_repair(queries.frame(_FAULTS.format(**said)), repairs)
     since = min((row["first_ts"] for row in names), default=None)
     fleet = [row["node_id"] for row in names if row["machine"]]
     last = {row["node_id"]: (row["ts"], row["what"] or "repair") for row in repairs.sort("ts").to_dicts()}

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from graynode.dashboards import charts
-from graynode.dashboards.report.model import Column, Headline, Section
+from graynode.dashboards.report.model import Column, Figure, Headline, Section
 from graynode.dashboards.report.words import between, share, span, value
 from graynode.service import report_math as reckon
 from graynode.service import report_sql as ask
 from graynode.service.report_published import BY_CAUSE, FLEETS
-from graynode.service.report_week import Asked, Row, figure
+from graynode.service.report_week import Asked, Row
 
 _AHEAD_D: Final = 30.0
 _FEW: Final = 10
@@ -47,7 +47,7 @@ def availability(asked: Asked) -> Section:
         beside = f"of {of} owned; the bounds are the time nobody saw" if watched else f"of {of} owned, by records alone"
         asked.headlines.append(Headline("Available", told, beside))
         says.append(f"{told} of {of} could be used. Time that nobody saw counts as lost in the lower bound only.")
-    return Section("availability", "Availability", says, [gpus, nodes], [figure(_by_day(asked))] if rows else [])
+    return Section("availability", "Availability", says, [gpus, nodes], [Figure(_by_day(asked))] if rows else [])
 
 
 def _by_day(asked: Asked) -> Mapping[str, Any]:
@@ -96,7 +96,7 @@ def failures(asked: Asked) -> Section:
     ]
     if totals and totals[0]["n"] < _FEW:
         says.append(f"{totals[0]['n']} failures in a week are too few to call it better or worse than before.")
-    return Section("failures", "Failures", says, [table], [figure(spec)])
+    return Section("failures", "Failures", says, [table], [Figure(spec)])
 
 
 def _totals(asked: Asked, rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -130,7 +130,7 @@ def times(asked: Asked) -> Section:
         Column("repair_50", "time to repair, median", "s", km), Column("repair_90", "90 %", "s", km),
     ), rows)  # fmt: skip
     return Section("times", "How often, how soon noticed, how long", _time_words(asked, rows, found), [table],
-                   [figure(spec) for spec in _time_charts(each)])  # fmt: skip
+                   [Figure(spec) for spec in _time_charts(each)])  # fmt: skip
 
 
 def _detecting(rows: Sequence[Row]) -> reckon.Lengths:
@@ -253,8 +253,7 @@ def ahead(asked: Asked) -> Section:
     spare = f", spare nodes {told.down_95} / {told.down_99}" if told.down_95 is not None else ""
     asked.headlines.append(Headline("Next 30 days", f"{value(told.mean)} failures",
                                     f"95 / 99 %: at most {told.failures_95} / {told.failures_99}{spare}"))  # fmt: skip
-    asked.facts["forecast"] = told
-    return Section("ahead", "The next 30 days", says, [table], [figure(_week_chart(rows))])
+    return Section("ahead", "The next 30 days", says, [table], [Figure(_week_chart(rows))])
 
 
 def _mean_repair_d(asked: Asked) -> float | None:

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from graynode.dashboards import charts
-from graynode.dashboards.report.model import Column, Headline, Section
+from graynode.dashboards.report.model import Column, Figure, Headline, Section
 from graynode.dashboards.report.words import share, value
 from graynode.detectors.exact_bounds import clopper_pearson, poisson_rate
 from graynode.service import cost, lemons
 from graynode.service import report_sql as ask
-from graynode.service.report_week import Asked, Row, figure
+from graynode.service.report_week import Asked, Row
 
 _EXACT: Final = "exact bounds (Clopper and Pearson), 95 %"
 _MOST: Final = 10
@@ -87,7 +87,7 @@ def lost(asked: Asked) -> Section:
     ]
     worst = [{"name": f"{r['cause']} {r['gpu_model']}".strip(), "value": r["gpu_hours_lost"]} for r in rows[:12]]
     spec = charts.bars(worst, title="Capacity lost by cause", unit="GPU-hours")
-    return Section("lost", "What it cost", says, [table, owed], [figure(spec)] if rows else [])
+    return Section("lost", "What it cost", says, [table, owed], [Figure(spec)] if rows else [])
 
 
 def _say_lost(asked: Asked, rows: list[Row], jobs: list[Row], priced: bool, currency: str) -> None:

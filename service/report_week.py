@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from graynode.dashboards.report.model import Column, Figure, Headline, Table
+from graynode.dashboards.report.model import Column, Headline, Table
 from graynode.pipeline.queries import Queries, quoted
 from graynode.service import report_sql
 from graynode.service.audit import checked_week, start_of
@@ -97,8 +97,3 @@ class Asked:
         """Node-days owned and seen in that period, machines that the lake does not know included."""
         row = self.period(n)
         return self.scale * (row["owned_d"] - (row["blind_d"] or 0.0)) if row else 0.0
-
-
-def figure(spec: Mapping[str, Any]) -> Figure:
-    """A picture that is still to be drawn."""
-    return Figure(spec)

@@ -50,8 +50,10 @@ def read(
 ) -> dict[str, Any]:  # fmt: skip
     """The timeline (``rows``, newest first), jobs and totals of a user; of one who is not known a hint in ``notes``."""
     since, until = cost.stretch(since, until)
-    told = cost_jobs.read(queries, config, since=since, until=until, user=user, days=days)
-    words = {"cluster": quoted(told["cluster"]), "user": quoted(user)}
+    cluster, hours = cost.hours(queries, config, since, until, days)
+    costed = cost.with_money(hours, cost.known_prices(queries, config))
+    told = cost_jobs.of_hours(queries, config, cluster, costed, since, until, user=user)
+    words = {"cluster": quoted(cluster), "user": quoted(user)}
     words |= {"since": since.isoformat(), "until": until.isoformat()}
     incidents = queries.rows(_INCIDENTS.format(**words))
     jobs = told["rows"]
@@ -62,11 +64,9 @@ def read(
     notes = [] if jobs else _unknown(queries, user, words)
     if len(rows) > _MOST:
         notes.append(f"the newest {_MOST} of {len(rows)} entries; ask for a shorter time for the others")
-    _, hours = cost.hours(queries, config, since, until, days)
-    spent = cost.with_money(hours.filter(pl.col("user") == user), cost.known_prices(queries, config))
     return {
-        "user": user, "cluster": told["cluster"], "since": since, "until": until, "rows": rows[:_MOST], "jobs": jobs,
-        "totals": _totals(jobs, spent), "owed": told["owed"], "notes": notes,
+        "user": user, "cluster": cluster, "since": since, "until": until, "rows": rows[:_MOST], "jobs": jobs,
+        "totals": _totals(jobs, costed.filter(pl.col("user") == user)), "owed": told["owed"], "notes": notes,
     }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ Every text is escaped by the template (autoescape); the only markup taken as it 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -16,9 +16,6 @@ from graynode.dashboards.chart_theme import dark_rules
 from graynode.dashboards.report.markdown import clean_lines
 from graynode.dashboards.report.model import Column, Report
 from graynode.dashboards.report.words import value
-
-_WORDS: Final = {"s": "", "share": ""}
-"""Units that the value itself says."""
 
 
 def write(report: Report) -> str:
@@ -31,17 +28,12 @@ def _environment() -> Environment:
         loader=PackageLoader("graynode.dashboards.report", "templates"), autoescape=True, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    made.filters |= {"cell": _cell, "head": _head, "side": _side, "drawn": Markup, "sql": clean_lines}
+    made.filters |= {"cell": _cell, "side": _side, "drawn": Markup, "sql": clean_lines}
     return made
 
 
 def _cell(told: Any, column: Column) -> str:  # noqa: ANN401 (a cell)
     return value(told, column.unit)
-
-
-def _head(column: Column) -> str:
-    shown = _WORDS.get(column.unit, column.unit)
-    return f"{column.title} ({shown})" if shown else column.title
 
 
 def _side(told: Any) -> str:  # noqa: ANN401 (a cell)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from graynode.dashboards.pieces import clean
-from graynode.dashboards.report.model import Column, Report, Section, Table
+from graynode.dashboards.report.model import Report, Section, Table
 from graynode.dashboards.report.words import value
 
 _SPECIAL: Final = re.compile(r"([\\`*_{}\[\]<>|#~!@]|:(?=//))")
@@ -49,7 +49,7 @@ def _section(section: Section) -> Iterator[str]:
 def _table(table: Table) -> Iterator[str]:
     yield f"### {escaped(table.title)}\n"
     if table.rows:
-        yield "| " + " | ".join(escaped(_head(c)) for c in table.columns) + " |"
+        yield "| " + " | ".join(escaped(c.head) for c in table.columns) + " |"
         yield "| " + " | ".join("---" for _ in table.columns) + " |"
         for row in table.rows:
             yield "| " + " | ".join(escaped(value(row.get(c.name), c.unit)) for c in table.columns) + " |"
@@ -65,8 +65,3 @@ def _table(table: Table) -> Iterator[str]:
 def clean_lines(sql: str) -> str:
     """A statement without control characters but its line ends."""
     return "\n".join(clean(line) for line in sql.splitlines())
-
-
-def _head(column: Column) -> str:
-    shown = {"s": "", "share": ""}.get(column.unit, column.unit)
-    return f"{column.title} ({shown})" if shown else column.title

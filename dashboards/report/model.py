@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
@@ -21,6 +21,11 @@ class Column:
     title: str
     unit: str = ""
     reckoned: str = ""
+
+    @property
+    def head(self) -> str:
+        """What stands above it; units that the value itself says are left out."""
+        return self.title if self.unit in ("", "s", "share") else f"{self.title} ({self.unit})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +82,6 @@ class Report:
     sections: Sequence[Section]
     unknown: Sequence[str]
     version: str = ""
-    extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def title(self) -> str:

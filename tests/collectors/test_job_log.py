@@ -227,6 +227,13 @@ def test_lines_of_jobs(logs: Logs) -> None:
     assert logs.told(10) == []
 
 
+def test_what_is_sent_of_a_line_is_redacted(logs: Logs) -> None:
+    """From the file to the row: a secret in a telling line does not leave the node."""
+    logs.write("slurm-7.out", "CUDA error at https://ada:ghp_abcDEF123456789@host/x\n")
+    ((_, _, line),) = logs.told()
+    assert line == "CUDA error at https://[redacted]@host/x"
+
+
 def test_a_traceback_that_is_cut_by_a_look(logs: Logs) -> None:
     """Its last line tells, also when it comes ten seconds later and holds no word that tells by itself."""
     whole = TRACEBACK.format(last="ValueError: b")

@@ -155,6 +155,28 @@ def test_no_agent_costs_nothing_and_loses_the_oldest(tmp_path: Path) -> None:
     agent.collector.close()
 
 
+def test_messages_of_a_backlog_fit(tmp_path: Path) -> None:
+    """All that wait, each field as long as it can be, still come: no message is over what the agent takes."""
+    hands = Hands()
+    long = {"SLURM_JOB_ID": "j" * 128, "RANK": "999999999", "GRAYNODE_ROLE": "\U0001f600" * 32}
+    reporter = Reporter(str(tmp_path / "run/steps.sock"), env=long, monotonic=hands.monotonic)
+    number, tiny = 1 << 52, 1.2345678901234567e-300
+    for step in range(KEPT - 1):
+        reporter.report(number + step, tiny, busy_s=tiny, wait_s=tiny)
+    agent = Agent(tmp_path)
+    sent: list[int] = []
+    hands.at += 10
+    reporter.report(number + KEPT - 1, 0.1)
+    for _ in range(30):  # long steps use more of a sender's rate
+        sent += [row["step"] for row in agent.look().get("step", [])]
+        hands.at += 1
+        reporter.report(0, 0.1)
+    assert [step for step in sent if step] == [number + step for step in range(KEPT)]
+    assert reporter.lost == 0
+    reporter.close()
+    agent.collector.close()
+
+
 def test_an_agent_that_does_not_look_loses_nothing_for_a_while(agent: Agent) -> None:
     """The kernel's queue of a sender is short; what does not fit waits in the sender and goes with a later call."""
     reporter = agent.reporter()

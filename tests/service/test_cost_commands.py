@@ -5,31 +5,32 @@ from __future__ import annotations
 import csv
 import io
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import polars as pl
+import pytest
 from owned_gpus import H100
 from people_site import Site
 
-from graynode.collectors.base import utc_now
 from graynode.pipeline.codec import to_batch
 from graynode.pipeline.queries import Queries
 from graynode.pipeline.schema import TABLES
 
+HOUR = datetime(2026, 10, 30, 12, tzinfo=UTC)
+AT = ("--until", HOUR.isoformat())
+
 
 def _site(folder: Path, budget: float) -> Site:
-    """A site whose one GPU worked for account ``a=1`` in the last two hours; the budget is in GPU-hours."""
+    """A site whose one GPU worked for account ``a=1`` in the two hours before ``HOUR``; the budget is in GPU-hours."""
     site = Site(folder)
     text = site.file.read_text() + f'\n[cost.budgets]\n"a=1" = {budget}\n'
     site.file.write_text(text)
-    hour = utc_now().replace(minute=0, second=0, microsecond=0)
-    month = hour.replace(day=1, hour=0)
-    since = max(hour - timedelta(hours=2), month)
+    since = HOUR - timedelta(hours=2)
     who = {"cluster": "prod", "node_id": "m", "node": "n"}
     seen = {"samples": 3600, "samples_expected": 3600}
     busy = {"gpu_uuid": "g", "gpu_model_last": H100, "sm_active_ratio_mean": 0.5}
-    hours = [since + timedelta(hours=i) for i in range(max(1, round((hour - since).total_seconds() / 3600)))]
+    hours = [since, since + timedelta(hours=1)]
     job = {"job_id": "7", "user": "ada", "account": "a=1", "state": "running", "allocated_ts": since, "gpus": 1}
     rows = {
         "inventory": [{**who, "ts": since, "kind": "gpu", "entity": "g", "model": H100, "slot": "0"}],
@@ -65,6 +66,8 @@ def test_a_wrong_option_is_named(tmp_path: Path) -> None:
         (("cost", "--by", "colour"), "colour"),
         (("cost", "--tell"), "--tell goes with --budgets"),
         (("capacity", "--at", "x"), "--at x"),
+        (("capacity", "--at", "2999-01-01"), "is still to come"),
+        (("cost", "--budgets", "--until", "2999-01-01"), "is still to come"),
     ):
         ended = site.run(*words)
         assert ended.returncode == 2
@@ -74,20 +77,37 @@ def test_a_wrong_option_is_named(tmp_path: Path) -> None:
 def test_a_budget_is_told_once(tmp_path: Path) -> None:
     """Both levels as events in the lake; asked again there is nothing to tell."""
     site = _site(tmp_path, budget=0.5)
-    first = site.run("cost", "--budgets", "--tell")
+    first = site.run("cost", "--budgets", "--tell", *AT)
     assert first.returncode == 0
     assert first.stdout.count("told: account a=1 has used") == 2
     queries = Queries(site.lake)
     rows = queries.rows("SELECT code, message FROM event WHERE kind = 'budget' ORDER BY code")
     queries.close()
     assert [row["code"] for row in rows] == [80, 100]
-    assert "told:" not in site.run("cost", "--budgets", "--tell").stdout
+    assert "told:" not in site.run("cost", "--budgets", "--tell", *AT).stdout
+
+
+@pytest.mark.parametrize(
+    ("until", "month", "used"),
+    [
+        ("2026-11-01T00:00Z", "2026-10", 2.0),
+        ("2026-11-01T00:20Z", "2026-11", 0.0),
+        ("2026-11-02T00:00Z", "2026-11", 0.0),
+        ("2026-10-30T11:00Z", "2026-10", 1.0),
+    ],
+)
+def test_the_month_of_a_budget(tmp_path: Path, until: str, month: str, used: float) -> None:
+    """At midnight the month that ended, whole; in a month's first hour nothing is used yet, and the budget is shown."""
+    site = _site(tmp_path, budget=4.0)
+    told = json.loads(site.run("cost", "--budgets", "--until", until, "--format", "json").stdout)
+    (row,) = told["rows"]
+    assert (told["period"], row["account"], row["used"], row["share"]) == (month, "a=1", used, used / 4.0)
 
 
 def test_the_csv_of_the_command_is_a_table(tmp_path: Path) -> None:
     """Notes go to standard error, so that the file stays a table."""
     site = _site(tmp_path, budget=1000.0)
-    ended = site.run("cost", "--by", "account", "--format", "csv")
+    ended = site.run("cost", "--by", "account", "--format", "csv", *AT)
     keys = {row["key"] for row in csv.DictReader(io.StringIO(ended.stdout))}
     assert "a=1" in keys
     assert "no price is configured" in ended.stderr

@@ -113,7 +113,7 @@ def test_keys_alone_lead_from_the_fleet_to_an_incident(visit: Visit, serving: Se
 def test_the_grid_is_one_stop_of_the_tab_key_and_arrows_move_in_it(visit: Visit, serving: Serving) -> None:
     """Only one cell can be tabbed to; End and Home, right and left go where they say."""
     page = visit(serving, "read")
-    assert page.locator(".cells a[tabindex='0']").count() == 1
+    expect(page.locator(".cells a[tabindex='0']")).to_have_count(1)
     page.locator(".cells a").first.focus()
     hrefs = [page.locator(".cells a").nth(i).get_attribute("href") for i in range(page.locator(".cells a").count())]
     for key, at in (("End", -1), ("Home", 0), ("ArrowRight", 1), ("ArrowLeft", 0)):
