@@ -68,14 +68,12 @@ def main() -> None:
             landed(lake, fleet, at[0], rng)
             at[0] += _STEP
         queries.close()
-    print(
-        f"{picture.nodes.height:,} nodes, {picture.gpus.height:,} GPUs; {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}"
-    )
-    print(f"first    {readings[0][0]:.2f} s, {readings[0][1]:.2f} s of CPU")
-    later = sorted(readings[1:])
-    print(
-        f"later    slowest {later[-1][0]:.2f} s ({later[-1][1]:.2f} s of CPU), median {later[len(later) // 2][0]:.2f} s"
-    )
+    size = f"{picture.nodes.height:,} nodes, {picture.gpus.height:,} GPUs"
+    (first, first_cpu), *later = readings
+    (slowest, cpu), (median, _) = max(later), sorted(later)[len(later) // 2]
+    print(f"{size}; {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}")
+    print(f"first    {first:.2f} s, {first_cpu:.2f} s of CPU")
+    print(f"later    slowest {slowest:.2f} s ({cpu:.2f} s of CPU), median {median:.2f} s")
     print(f"memory   {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10:,} MiB, the lake's making included")
     print(f"Python {platform.python_version()}, polars {version('polars')}, duckdb {version('duckdb')}")
 
