@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import polars as pl
 
-from graynode.collectors.base import utc_now
 from graynode.pipeline.gpu_hours_sources import TELLER
 from graynode.pipeline.lake import LakeError, LakeTooNew
 from graynode.pipeline.queries import Queries, QueryError, quoted
 from graynode.pipeline.reliability_views import HARD_EVENTS, NOT_HARDWARE, words
 from graynode.service.config import Config
-from graynode.service.times import instant
+from graynode.service.times import past
 from graynode.service.wiring import make_lake
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ class Lemons:
 def run(config: Config, at: str = "", *, as_json: bool = False, most: int = 20, out: TextIO | None = None) -> int:
     """Print the rank. 0 ranked, 1 nothing to rank or the lake cannot be asked; ``ConfigError`` for a wrong time."""
     sink = out or sys.stdout
-    until = instant("--at", at) if at else utc_now()
+    until = past("--at", at)
     queries = Queries(make_lake(config))
     try:
         found = read(queries, config.cluster, until)

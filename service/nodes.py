@@ -13,13 +13,12 @@ from typing import Any, Final, TextIO
 
 import polars as pl
 
-from graynode.collectors.base import utc_now
 from graynode.pipeline.lake import LakeError, LakeTooNew
 from graynode.pipeline.queries import Queries, QueryError, quoted
 from graynode.service import lemons
 from graynode.service.config import Config, ConfigError
 from graynode.service.node_state import OPEN, STATES, WRITTEN, judge, place
-from graynode.service.times import instant
+from graynode.service.times import past
 from graynode.service.wiring import make_lake
 
 _HEARD: Final = """
@@ -37,7 +36,7 @@ def run(config: Config, at: str = "", *, as_json: bool = False, state: str = "",
     sink = out or sys.stdout
     if state not in ("", *STATES):
         raise ConfigError(f"--state {state!r}: there is none such; there are {', '.join(STATES)}")
-    moment = instant("--at", at) if at else utc_now()
+    moment = past("--at", at)
     queries = Queries(make_lake(config))
     try:
         cluster, rows = read(queries, config.cluster, moment)

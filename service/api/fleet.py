@@ -35,7 +35,11 @@ def stretch(served: Served, span: Span) -> Span:
 
 
 def read_fleet(served: Served, span: Span) -> Row:
-    """One flat row: who is how now, and how it went in the range. Null is not known; shares are of 1."""
+    """One flat row: who is how now, and how it went in the range. Null is not known; shares are of 1.
+
+    What is of the range is kept for a minute, and given for up to a quarter of an hour while it is made anew:
+    ``reckoned`` is the data's time then.
+    """
     now, over = served.fleet.now(), stretch(served, span)
     row: Row = {"cluster": served.cluster(), "at": now.at, "nodes": now.nodes.height, "gpus": now.gpus.height}
     nodes, gpus = _count(now.nodes), _count(now.gpus)
@@ -96,7 +100,7 @@ def _over(served: Served, span: Span) -> Row:
         f"FROM failures({span.sql}) WHERE cluster = {cluster}"
     )[0]
     sums = _Time(**time)
-    return {**_availability(sums), **_failures(sums, failed), **_alarms(served, span, sums)}
+    return {**_availability(sums), **_failures(sums, failed), **_alarms(served, span, sums), "reckoned": served.at()}
 
 
 def _availability(time: _Time) -> Row:

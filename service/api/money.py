@@ -20,7 +20,8 @@ from graynode.service.api.state import Served
 
 _KEPT_S: Final = 300.0
 _RANKED_S: Final = 60.0
-_STALE_S: Final = 3600.0
+_STALE_S: Final = 900.0
+"""An older answer is not given while a new one is made; ``warm`` asks every five minutes, so most are far younger."""
 _WEEK: Final = timedelta(days=7)
 PARTS: Final = ("models", "waiting", "free", "reclaim", "gap", "budgets")
 
@@ -37,27 +38,28 @@ def read_cost(served: Served, span: Span, by: str = "category") -> Row:
     over = _hours(served, span)
 
     def make() -> Row:
+        at = served.at()
         with lake_problems():
-            return cost.read(served.reports, served.config, since=over.since, until=over.until, by=by)
+            return {**cost.read(served.reports, served.config, since=over.since, until=over.until, by=by), "at": at}
 
     if by not in cost.BY:
         make()
     found: Row = served.kept.get(f"cost {by} {over.sql}", _KEPT_S, make, stale_s=_STALE_S)
-    return {**found, "next": None, "at": served.at()}
+    return {**found, "next": None}
 
 
 def read_lemons(served: Served, paging: Paging) -> Page:
     """All nodes, likeliest to fault within a week first, with how much history that rests on."""
-    at = served.at()
 
     def make() -> Row:
+        at = served.at()
         with lake_problems():
-            return lemons.to_json(lemons.read(served.reports, served.config.cluster, at))
+            return {**lemons.to_json(lemons.read(served.reports, served.config.cluster, at)), "at": at}
 
     told = served.kept.get("lemons", _RANKED_S, make, stale_s=_STALE_S)
     about = {name: told[name] for name in ("history_days", "faults", "enough_history")}
     notes = () if told["enough_history"] else ("too little history for the order to mean much",)
-    return Page([{**row, **about} for row in told["nodes"][: paging.limit]], at, None, notes)
+    return Page([{**row, **about} for row in told["nodes"][: paging.limit]], told["at"], None, notes)
 
 
 def read_capacity(served: Served, part: str = "models") -> Page:
@@ -68,17 +70,17 @@ def read_capacity(served: Served, part: str = "models") -> Page:
         raise Problem(400, f"part={shown(part)}: one of {', '.join(PARTS)}")
     if part == "models":
         return _models(served)
-    at = served.at()
 
     def make() -> Row:
+        at = served.at()
         with lake_problems():
             read = cost_budgets.read if part == "budgets" else capacity.read
-            return read(served.reports, served.config, at=at)
+            return {**read(served.reports, served.config, at=at), "at": at}
 
     key = "budgets" if part == "budgets" else "capacity"
     told = served.kept.get(key, _KEPT_S, make, stale_s=_STALE_S)
     rows = told["rows"] if part in ("waiting", "budgets") else told[part]
-    return Page([rows] if isinstance(rows, dict) else rows, at, notes=told.get("notes", ()))
+    return Page([rows] if isinstance(rows, dict) else rows, told["at"], notes=told.get("notes", ()))
 
 
 def _models(served: Served) -> Page:

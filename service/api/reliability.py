@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Annotated, Any, Final
 
 from litestar import Response, get
@@ -19,7 +19,7 @@ from graynode.service.report_math import per_1000
 BY: Final = ("cause", "week")
 _USUAL: Final = timedelta(days=35)
 _KEPT_S: Final = 120.0
-_STALE_S: Final = 3600.0
+_STALE_S: Final = 900.0
 _KEY: Final = {"cause": "cause", "week": "strftime(began, '%G-W%V')"}
 
 
@@ -32,8 +32,12 @@ def read_reliability(served: Served, span: Span, by: str = "cause") -> Page:
         raise Problem(400, f"by={shown(by)}: one of {', '.join(BY)}")
     until = whole_hour(served.at()) + timedelta(hours=1)
     over = span if span.said else Span(until - _USUAL, until, notes=span.notes)
-    rows = served.kept.get(f"reliability {by} {over.sql}", _KEPT_S, lambda: _read(served, over, by), stale_s=_STALE_S)
-    return Page(rows, served.at(), notes=over.notes)
+
+    def make() -> tuple[list[Row], datetime | None]:
+        return _read(served, over, by), served.at()
+
+    rows, at = served.kept.get(f"reliability {by} {over.sql}", _KEPT_S, make, stale_s=_STALE_S)
+    return Page(rows, at, notes=over.notes)
 
 
 def _read(served: Served, span: Span, by: str) -> list[Row]:

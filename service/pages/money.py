@@ -116,10 +116,11 @@ def _gap(gap: Mapping[str, Any]) -> str:
 @page_at("/lemons")
 def lemons(served: ServedHere, caller: CallerHere, request: AnyRequest) -> Response[bytes]:
     """Nodes by how likely they are to fault next, and those on probation."""
-    found = read_lemons(served, Paging(MOST)).rows
+    told = read_lemons(served, Paging(MOST))
+    found = told.rows
     about = found[0] if found else {"faults": 0, "history_days": 0.0, "enough_history": False}
     return html(
-        served, caller, request, "lemons.html", nodes=len(found), days=about["history_days"],
+        served, caller, request, "lemons.html", nodes=len(found), reckoned=told.at, days=about["history_days"],
         faults=about["faults"], enough=about["enough_history"],
         rows=[row for row in found if row["last_fault"] is not None][:_RANKED],
         probation=[row for row in found if row["probation_until"] is not None],
