@@ -180,6 +180,8 @@ def _dissent(entries: Iterable[Incident]) -> str:
         signal = str(entry.get("signal") or "").replace("xid_", "Xid ")
         for who, what in (entry.get("disagree") or {}).items():
             said.setdefault(f"{clean(signal)}: {clean(who)}", clean(what))
+        if entry.get("maintenance"):
+            said.setdefault("in maintenance", clean(entry["maintenance"]))
     return "\n".join(f"{who}: {what}" for who, what in said.items())
 
 

@@ -1,7 +1,7 @@
 """What else is known: the same image on other nodes, other jobs on these nodes, and Xids that stay on one GPU.
 
-None of it decides alone. Xids of programs (13, 31 …) are the program's, unless one GPU shows them under several jobs of
-several users while its neighbours do not: then the GPU is in doubt.
+None of it decides alone. Xids of programs (13, 31 …) are the program's, unless they stay on one GPU (``repeats``): then
+the GPU is in doubt.
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ import polars as pl
 
 from graynode.detectors.attribution_clues import APPLICATION, Clue
 from graynode.detectors.attribution_job import Placement
+from graynode.detectors.placements import Placed
+from graynode.detectors.repeats import Repeats, gpu_key
 
-JOBS: Final = 3
-"""Jobs, this one among them, that one GPU must have shown such Xids under; of two users at least. A stated choice: two
-jobs of one user are one program run twice."""
-_USERS: Final = 2
+_HISTORY: Final = ("ts", "node_id", "pci_bus_id", "gpu_uuid", "code", "job_id", "user")
 _NOT_FAILED: Final = ("completed",)
 _FAILED: Final = ("failed", "node_fail")
 _SHOWN: Final = 10
@@ -86,22 +85,29 @@ def _here(placed: Placement, others: pl.DataFrame) -> dict[str, int]:
 
 
 def _repeated(placed: Placement, clues: Iterable[Clue], history: pl.DataFrame) -> tuple[str, str]:
-    """Whether this job's Xids of programs are all on one GPU that showed them under other jobs too."""
+    """Whether this job's Xids of programs are all on one GPU that showed them under other jobs too (``repeats``)."""
     mine = [c for c in clues if c.side == APPLICATION and c.detail.startswith("xid_") and c.place[1]]
-    places = {c.place for c in mine}
-    needed = {"node_id", "pci_bus_id", "gpu_uuid", "job_id", "user"}
-    if len(places) != 1 or history.is_empty() or not needed <= set(history.columns):
+    if len({c.place for c in mine}) != 1 or any(name not in history.columns for name in _HISTORY):
         return "", ""
-    clue = mine[0]
-    here = history.filter(
-        pl.col("node_id") == clue.node_id,
-        (pl.col("gpu_uuid") == (clue.gpu_uuid or "")) | (pl.col("pci_bus_id") == (clue.pci_bus_id or "")),
-    )
-    earlier = here.filter(pl.col("job_id").is_not_null() & (pl.col("job_id") != placed.job_id))
-    jobs, users = set(earlier.get_column("job_id")), set(earlier.get_column("user").drop_nulls())
-    all_users = users | ({placed.user} if placed.user else set())
-    if not jobs:
-        return "", ""
-    said = f"{clue.pci_bus_id or clue.gpu_uuid} showed them under {len(jobs) + 1} jobs of {len(all_users) or '?'} users"
-    sure = len(jobs) + 1 >= JOBS and len(all_users) >= _USERS
-    return (said, "") if sure else ("", said)
+    clue, seen = mine[0], Repeats(frozenset(history.get_column("code").drop_nulls()))
+    here = gpu_key(str(clue.node_id), None, str(clue.place[1]))
+    for row in history.drop_nulls(["job_id", "node_id", "ts"]).sort("ts", "job_id").iter_rows(named=True):
+        seen.note({**row, **_as(clue, row)}, Placed(row["job_id"], row["user"], None, row["ts"]), {})
+    own = {"ts": clue.ts, "node_id": clue.node_id, "code": int(clue.detail.removeprefix("xid_")), **_as(clue, None)}
+    seen.note(own, Placed(placed.job_id, placed.user, None, clue.ts), {})
+    suspicion = seen.of(here, placed.job_id)
+    if suspicion is not None:
+        return suspicion.words(), ""
+    jobs = seen.jobs(here)
+    where = clue.pci_bus_id or clue.gpu_uuid
+    return "", f"{where} alone showed them under {len(jobs)} jobs" if placed.job_id in jobs and len(jobs) > 1 else ""
+
+
+def _as(clue: Clue, row: Mapping[str, Any] | None) -> dict[str, str | None]:
+    """The GPU's name as the clue has it, where the row is of that GPU: one source knows the UUID, another the slot."""
+    if row is not None and (
+        row["node_id"] != clue.node_id
+        or not ({row["gpu_uuid"], row["pci_bus_id"]} - {None}) & {clue.gpu_uuid, clue.pci_bus_id}
+    ):
+        return {}
+    return {"gpu_uuid": None, "pci_bus_id": clue.place[1]}

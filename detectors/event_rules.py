@@ -9,8 +9,8 @@ unless it stays on one GPU whoever runs there (``repeats``).
 from __future__ import annotations
 
 import json
-from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -20,7 +20,7 @@ import polars as pl
 from graynode.detectors import event_kinds
 from graynode.detectors.placements import Placements
 from graynode.detectors.policy import Policy, Verdict, shipped
-from graynode.detectors.repeats import Repeats, Suspicion
+from graynode.detectors.repeats import Repeats, Suspicion, codes
 from graynode.detectors.service_kinds import SERVICE_KINDS, about
 from graynode.pipeline.schema import stable_id
 
@@ -41,6 +41,10 @@ _OF_GPUS: Final = frozenset({
 """Kinds whose PCI address is a GPU's."""
 
 
+def _in_time(event: Event) -> tuple[datetime, str]:
+    return event["ts"], str(event.get("event_id"))
+
+
 class EventRules:
     """Findings of events, with the little memory that episodes and second witnesses need (bounded)."""
 
@@ -48,24 +52,36 @@ class EventRules:
         self._policy = policy or shipped()
         self._lines: OrderedDict[tuple[str, ...], datetime] = OrderedDict()
         self._off_bus: OrderedDict[str, datetime] = OrderedDict()
-        self._placements, self._repeats = Placements(), Repeats()
+        self._placements, self._repeats = Placements(), Repeats(codes(self._policy))
 
     def placed(self, jobs: Iterable[Mapping[str, Any]]) -> None:
         """Rows of table ``job``: which job had a GPU decides whether an application's error is one."""
         self._placements.note(jobs)
 
-    def remember(self, events: Iterable[Event]) -> None:
-        """Past events, after a restart: what they mean for later ones is kept, and nothing is found."""
-        for event in sorted(events, key=lambda e: (e["ts"], str(e.get("event_id")))):
-            if event.get("kind") == "xid":
-                self._again(event, _attributes(event))
+    def remember(self, events: Iterable[Event], jobs: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Past events and job rows, after a restart: what they mean for later ones is kept, and nothing is found."""
+        self.placed(jobs)
+        then = Placements(_REMEMBERED)
+        then.note(jobs)
+        for event in sorted(events, key=_in_time):
+            self._again(event, _attributes(event), then)
+
+    def replayed(self, events: Iterable[Event], jobs: Iterable[Mapping[str, Any]]) -> list[Finding]:
+        """``findings`` of a recorded stretch: at each event only the job rows up to its time are known."""
+        waiting, made = deque(sorted(jobs, key=lambda row: row["ts"])), list[Finding]()
+        for event in sorted(events, key=_in_time):
+            while waiting and waiting[0]["ts"] <= event["ts"]:
+                self.placed([waiting.popleft()])
+            made += self.findings([event])
+        self.placed(waiting)
+        return made
 
     def findings(self, events: pl.DataFrame | Iterable[Event]) -> list[Finding]:
         """One finding per episode, in order of time. Contrary evidence (``clears``) comes as findings too."""
         rows = events.iter_rows(named=True) if isinstance(events, pl.DataFrame) else events
         made: list[Finding] = []
         running: dict[tuple[str, ...], Finding] = {}
-        for event in sorted(rows, key=lambda e: (e["ts"], str(e.get("event_id")))):
+        for event in sorted(rows, key=_in_time):
             facts = _attributes(event)
             verdict = self._judge(event, facts)
             if verdict is None:
@@ -79,10 +95,10 @@ class EventRules:
                 _one_more_line(running[key])
         return made
 
-    def _again(self, event: Event, facts: Mapping[str, Any]) -> Suspicion | None:
+    def _again(self, event: Event, facts: Mapping[str, Any], then: Placements | None = None) -> Suspicion | None:
         if event.get("kind") != "xid" or facts.get("facility"):
             return None
-        job = self._placements.at(str(event["node_id"]), event.get("gpu_uuid"), event["ts"])
+        job = (then or self._placements).at(str(event["node_id"]), event.get("gpu_uuid"), event["ts"])
         return self._repeats.note(event, job, facts)
 
     def _stays(self, event: Event, facts: Mapping[str, Any]) -> list[Finding]:
@@ -245,7 +261,7 @@ def _one_gpu(event: Event, suspicion: Suspicion) -> Finding:
     )
     made = _finding(event, said, {})
     more = json.loads(made["evidence"]) | {
-        "action_source": "NVIDIA's Xid guide and NVSentinel: the same GPU twice asks for the field diagnostic",
+        "action_source": "NVIDIA's Xid guide and NVSentinel: the same GPU again asks for the field diagnostic",
         "jobs": list(suspicion.jobs),
         "next_step": "Run one of these jobs on another node: clean there, it clears the program.",
         "title": "application errors that stay on one GPU",

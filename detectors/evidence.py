@@ -132,12 +132,13 @@ def worst(entries: Iterable[Entry]) -> Entry:
 
 
 def dump(
-    entries: Iterable[Entry], also: Mapping[str, str] | None = None, otherwise: Mapping[str, str] | None = None
-) -> str:
+    entries: Iterable[Entry], also: Mapping[str, str] | None = None, otherwise: Mapping[str, str] | None = None,
+    maintenance: str = "",
+) -> str:  # fmt: skip
     """Entries as JSON, worst first, without the keys that say nothing; ``picture`` draws how the value went.
 
     ``also``: incidents (id → title) that this page speaks for, as a last entry. ``otherwise``: who sees it otherwise
-    besides those that the entries name.
+    besides those that the entries name. ``maintenance``: the window that it was told in.
     """
     ordered = sorted(entries, key=lambda e: (rank(e["severity"]), e["since"], str(e["signal"])))
     told = [{k: v for k, v in {**e, "picture": trend.drawn(e["trend"])}.items() if v is not None} for e in ordered]
@@ -147,6 +148,8 @@ def dump(
         said = f"{len(also)} more that would page, within the budget of this shift told under this one"
         told.append({"signal": ALSO, "severity": "digest", "message": said, "incidents": dict(also),
                      "since": told[0]["since"], "last": told[0]["last"]})  # fmt: skip
+    if maintenance and told:
+        told[0]["maintenance"] = maintenance
     return msgspec.json.encode(told).decode()
 
 
@@ -158,7 +161,8 @@ def load(dumped: Any) -> list[Entry]:  # noqa: ANN401 (text of a row, or the arr
     for e in made:
         e["since"], e["last"] = moment(e.get("since")), moment(e.get("last"))
         e["trend"] = [float(v) for v in array(e.get("trend")) if isinstance(v, int | float)]
-        e.pop("picture", None)
+        for passing in ("picture", "maintenance"):
+            e.pop(passing, None)
     return [e for e in made if e["since"] and e["last"]]
 
 

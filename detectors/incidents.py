@@ -23,7 +23,7 @@ reopening doubles the silence that the next resolution takes, so that what flaps
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -76,6 +76,7 @@ class Incidents:
         self._pages = Pages(budget or Budget(most=0))
         self._terms = terms or Terms()
         self._scheduler = SchedulerView()
+        self.planned: Callable[[str, datetime], str] = lambda _node, _at: ""  # a node's maintenance window, in words
 
     def see(self, round_: Round) -> None:
         """Take note of what runs where. Kept until the next call; nothing is read before it is needed."""
@@ -274,15 +275,18 @@ class Incidents:
     def _say(self, case: Case, state: str, now: datetime) -> Revision:
         told = {**case.told, **words(case.told, case.entries, case.also)}
         told["revision"] += 1
+        # A round speaks of its window's end and an event of this moment: a later revision is never the earlier one
+        now = max(now, case.told.get("updated_ts") or now)
         told |= {"ts": now, "updated_ts": now, "state": state, "count": case.count}
         told["resolved_ts"] = now if state == "resolved" else None
         told["since"] = min(told["since"], case.since) if told["since"] else None
-        if state != "resolved":
+        planned = self.planned(str(told["node_id"]), now)
+        if state != "resolved" and not planned:  # nobody is woken by what happens in a window: it costs no page
             self._budgeted(told, now)
         work = self._context.work(str(told["node_id"]), told.get("gpu_uuid"))
         told |= reckoned(told, case.told.get("due_ts"), case.entries, work, self._terms)
         told["finding_ids"] = msgspec.json.encode(list(case.seen)[-_IDS_TOLD:]).decode()
-        told["evidence"] = ev.dump(case.entries, case.also, self._scheduler.otherwise(case))
+        told["evidence"] = ev.dump(case.entries, case.also, self._scheduler.otherwise(case), planned)
         case.told, case.spread = told, ca.spread(case.entries)
         return dict(told)
 

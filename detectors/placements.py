@@ -12,6 +12,7 @@ from typing import Any, Final
 from graynode.pipeline.schema import JOB_ENDED
 
 _PER_NODE: Final = 64
+"""Enough for what runs or has just ended, where rows come as they are told."""
 _NODES: Final = 50_000
 _TEARDOWN: Final = timedelta(minutes=5)
 """The kernel's last words on a job come while its processes are torn down, after the scheduler has called it ended."""
@@ -29,9 +30,10 @@ class Placed:
 
 
 class Placements:
-    """The latest jobs of each node."""
+    """The latest jobs of each node, so many at most."""
 
-    def __init__(self) -> None:
+    def __init__(self, per_node: int = _PER_NODE) -> None:
+        self._per_node = per_node
         self._nodes: OrderedDict[str, OrderedDict[str, Placed]] = OrderedDict()
 
     def note(self, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -48,7 +50,7 @@ class Placements:
             placed.gpus = placed.gpus or _gpus(row)
             if row.get("end_ts") is not None or row.get("state") in JOB_ENDED or row.get("state") == "requeued":
                 placed.end = row.get("end_ts") or ts
-            while len(jobs) > _PER_NODE:
+            while len(jobs) > self._per_node:
                 jobs.popitem(last=False)
         while len(self._nodes) > _NODES:
             self._nodes.popitem(last=False)

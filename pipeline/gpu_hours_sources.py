@@ -130,3 +130,33 @@ placements AS MATERIALIZED (
   JOIN owned w USING (cluster, node_id, gpu_uuid)
   WHERE p.lo < w.hi AND coalesce(p.hi, p.next_lo, w.hi) > greatest(p.lo, w.lo))"""
 """Jobs on GPUs by ``o``. One whose end nobody told gives way to the next on the same GPU."""
+
+_TOLD_JOBS: Final = PLACED.partition("\nrecent AS")[0].rstrip(",")
+FACTS: Final = f"""
+WITH span AS (SELECT TIMESTAMPTZ '{{since}}' AS a, TIMESTAMPTZ '{{until}}' AS b), {STATES}, {_TOLD_JOBS},
+facts AS (
+  SELECT hash(cluster, node_id, job_id, attempt, gpu_uuids, gpus, nodes, "user", account, "partition", work) AS what,
+    lo, hi FROM placed
+  UNION ALL
+  SELECT hash(cluster, job_id, attempt, gpus, nodes, "partition"), queued_ts, coalesce(begun_ts, end_ts) FROM attempts
+  UNION ALL
+  SELECT hash(cluster, node_id, out, reserved, why), lo, hi FROM states
+  UNION ALL
+  SELECT hash(cluster, node_id, gpu_uuid, gpu_model), since, until FROM gpu_homes
+  UNION ALL
+  SELECT hash(cluster, node_id, cause, severity), coalesce(since, opened_ts, ts),
+    CASE WHEN state = 'resolved' THEN coalesce(resolved_ts, ts) END
+  FROM incident_now WHERE cause = 'nvlink_fault'),
+inside AS (
+  SELECT what, greatest(lo, a) AS lo, least(coalesce(hi, b), b) AS hi FROM facts, span
+  WHERE lo < b AND coalesce(hi > a, true)),
+by_day AS (
+  SELECT what, lo, hi, unnest(generate_series(date_trunc('day', lo), greatest(lo, hi - INTERVAL 1 MICROSECOND),
+    INTERVAL 1 DAY)) AS day
+  FROM inside WHERE lo <= hi)
+SELECT CAST(day AS DATE) AS day, bit_xor(hash(what, greatest(lo, day), least(hi, day + INTERVAL 1 DAY)) >> 2) AS told,
+  count(*) AS facts
+FROM by_day GROUP BY ALL
+"""
+"""One number a day over everything but measurements that ``gpu_hours`` reads, clipped to the day: it stays the same for
+as long as nothing else is said of that day, however the files lie. Of what goes on, only that it does."""

@@ -22,7 +22,7 @@ import structlog
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from graynode.pipeline import fleet_hours
+from graynode.pipeline import fleet_hours, owned_hours
 from graynode.pipeline.lake import Lake, LakeError, LakeTooNew
 from graynode.pipeline.lake_format import HOURLY, lake_schema, to_lake, writer_properties
 from graynode.pipeline.schema import TABLES, Table
@@ -53,11 +53,17 @@ class Done:
     dropped_days: int = 0
     vacuumed: int = 0
     fleet_hours: int = 0
+    owned_days: int = 0
 
     @property
     def anything(self) -> bool:
         """Whether there was anything to do."""
-        return bool(self.hours or self.compacted or self.dropped_days or self.vacuumed or self.fleet_hours)
+        return bool(self.hours or self.compacted or self.dropped_days or self.vacuumed or self.made)
+
+    @property
+    def made(self) -> int:
+        """Hours of the fleet and days of GPU-hours that were made."""
+        return self.fleet_hours + self.owned_days
 
 
 class Maintainer:
@@ -66,6 +72,7 @@ class Maintainer:
     def __init__(self, lake: Lake, *, clock: Callable[[], float] = time.time, slice_rows: int = SLICE_ROWS) -> None:
         self._lake, self._clock, self._slice_rows = lake, clock, slice_rows
         self._vacuumed = self._now()
+        self._owned = owned_hours.OwnedHours(lake, clock=clock)
 
     def _now(self) -> datetime:
         return datetime.fromtimestamp(self._clock(), UTC)
@@ -85,18 +92,11 @@ class Maintainer:
                     done.vacuumed += self.vacuum(table.name)
             except (LakeError, LakeTooNew, DeltaError, OSError, pl.exceptions.PolarsError) as error:
                 _log.warning("maintenance put off", table=table.name, reason=" ".join(str(error).split())[:300])
-        done.fleet_hours += self._fleet(stop)
+        done.fleet_hours += _put_off("hours of the fleet", lambda: fleet_hours.fill(self._lake, stop))
+        done.owned_days += _put_off("GPU-hours by day", lambda: self._owned.fill(stop))
         if vacuum:
             self._vacuumed = self._now()
         return done
-
-    def _fleet(self, stop: threading.Event | None) -> int:
-        """Hours of the fleet that are missing, or whose machines were late."""
-        try:
-            return fleet_hours.fill(self._lake, stop)
-        except (LakeError, LakeTooNew, DeltaError, OSError, pl.exceptions.PolarsError) as error:
-            _log.warning("hours of the fleet put off", reason=" ".join(str(error).split())[:300])
-            return 0
 
     def _table(self, table: Table, done: Done, stop: threading.Event | None) -> None:
         done.dropped_days += self.retain(table)
@@ -180,6 +180,15 @@ class Maintainer:
         delta.create_checkpoint()
         delta.cleanup_metadata()
         return len(gone)
+
+
+def _put_off(what: str, fill: Callable[[], int]) -> int:
+    """What is derived and missing, or whose machines were late; what fails is due again next time."""
+    try:
+        return fill()
+    except (LakeError, LakeTooNew, DeltaError, OSError, pl.exceptions.PolarsError) as error:
+        _log.warning(f"{what} put off", reason=" ".join(str(error).split())[:300])
+        return 0
 
 
 def _commit() -> CommitProperties:

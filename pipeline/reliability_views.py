@@ -46,7 +46,28 @@ def words(names: Iterable[str]) -> str:
 
 _CAUSE_OF_EVENT: Final = "CASE kind " + " ".join(f"WHEN '{k}' THEN '{c}'" for k, c in HARD_EVENTS.items()) + " END"
 
+PLANNED: Final = """
+planned_windows AS (
+  SELECT cluster, maintenance_id, arg_max(scope, ts) AS scope, arg_max(name, ts) AS name, arg_max(since, ts) AS since,
+    arg_max("until", ts) AS "until"
+  FROM maintenance WHERE ts < {before} GROUP BY ALL HAVING arg_max("until", ts) > arg_max(since, ts)),
+planned_places AS (
+  SELECT cluster, node_id, 'rack' AS scope, json_extract_string(arg_max(attributes, ts), '$.rack') AS name
+  FROM inventory WHERE kind = 'node' AND ts < {before} AND json_valid(attributes) GROUP BY ALL
+  UNION ALL SELECT cluster, node_id, 'partition', arg_max("partition", ts) FROM job_placements
+  WHERE ts < {before} AND "partition" IS NOT NULL AND state IS DISTINCT FROM 'queued' GROUP BY ALL),
+planned AS (
+  SELECT cluster, CASE WHEN scope = 'node' THEN name END AS node_id, since, "until" FROM planned_windows
+  WHERE scope IN ('node', 'all')
+  UNION ALL SELECT cluster, node_id, since, "until" FROM planned_windows JOIN planned_places USING (cluster, scope, name))
+"""
+"""Announced maintenance by node (null: every node), as it was known ``before``: what begins in it is no failure."""
+IN_PLANNED: Final = """EXISTS (SELECT 1 FROM planned p
+  WHERE p.cluster = {of}.cluster AND (p.node_id IS NULL OR p.node_id = {of}.node_id) AND {at} >= p.since
+    AND {at} < p."until")"""
+
 _WITNESSES: Final = f"""
+{PLANNED.strip().format(before="CAST(to_ts AS TIMESTAMPTZ)")},
 revisions AS (
   SELECT *, count(*) FILTER (was = 'resolved') OVER (PARTITION BY cluster, incident_id ORDER BY revision) AS period
   FROM (SELECT *, lag(state) OVER (PARTITION BY cluster, incident_id ORDER BY revision) AS was
@@ -86,7 +107,8 @@ mended AS (
     SELECT w.*, min(r.ts) AS mended_ts, arg_min(r.what, r.ts) AS repair
     FROM witnesses w LEFT JOIN repair r ON r.cluster = w.cluster AND r.node_id = w.node_id AND r.ts >= w.lo
       AND (w.hi IS NULL OR r.ts <= w.hi) AND r.ts < CAST(to_ts AS TIMESTAMPTZ)
-    WHERE w.node_id IS NOT NULL AND w.lo IS NOT NULL GROUP BY ALL))"""
+    WHERE w.node_id IS NOT NULL AND w.lo IS NOT NULL AND NOT {IN_PLANNED.format(of="w", at="w.lo")}
+    GROUP BY ALL))"""
 """Everything that speaks against a node, each with its end where it has one."""
 
 _FAILURES: Final = f"""

@@ -754,7 +754,17 @@ _FLEET: Final = _table(
     Field("blind_s", "float64", "amount", "GPU-seconds without a sample that was due, of GPUs seen in the hour", "s"), *_fleet_fields(), retention_d=730,
 )  # fmt: skip
 
-TABLES: Final[Mapping[str, Table]] = {t.name: t for t in (*_RAW, *_OTHER, *_WINDOWS, _FLEET)}
+OWNED_MEANS: Final = ("util_percent", "sm_active_ratio", "tensor_active_ratio", "power_w")
+_OWNED: Final = _table(
+    "owned_hours", "an hour's GPU-hours by model, category and job, made of gpu_hours() over the whole UTC day: what cost and capacity are reckoned from; rows add up", "",
+    ("cluster", "gpu_model", "category", "job_id"), *_WHO,
+    _text("gpu_model", "model"), _text("category", "what the hours went to, as gpu_hours() has it (docs/cost.md)"), _text("job_id", "job, null for none"), _text("user", "user of the job"), _text("account", "account of the job"),
+    _text("partition", "partition of the job"), _text("work", "kind of work of the job"), Field("gpu_hours", "float64", "amount", "GPU-hours owned"),
+    *(Field(f"{m}{end}", "float64", "amount", f"{m} {what}") for m in OWNED_MEANS for end, what in (("_h", "times GPU-hours, summed"), ("_of_h", "was measured in so many GPU-hours"))),
+    retention_d=730,
+)  # fmt: skip
+
+TABLES: Final[Mapping[str, Table]] = {t.name: t for t in (*_RAW, *_OTHER, *_WINDOWS, _FLEET, _OWNED)}
 """Every table by name. ``topic`` is empty for tables that the pipeline derives."""
 
 

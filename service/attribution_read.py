@@ -5,7 +5,7 @@ Only the contract's tables are asked, each pruned on its dates; what is not ther
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -17,19 +17,24 @@ from graynode.detectors.attribution_hang import Standing, last_step, standing
 from graynode.detectors.attribution_job import Placement
 from graynode.detectors.attribution_log import waited_since
 from graynode.detectors.attribution_machines import heard
+from graynode.detectors.placements import Placements
+from graynode.detectors.policy import shipped
+from graynode.detectors.repeats import WITHIN, codes
 from graynode.pipeline.lake import Lake
 from graynode.service.attribution_jobs import LONGEST_HANG, STEP, TRAINING, USUAL, Jobs
 
-_HISTORY: Final = timedelta(days=30)
+_LONGEST: Final = timedelta(days=14)
+"""A job that began so long before its Xid is still known."""
 _OTHERS: Final = timedelta(days=7)
 _AROUND: Final = timedelta(minutes=2)
-_XIDS_OF_PROGRAMS: Final = ("xid", "application_error")
 _GPU: Final = (
     "ts", "cluster", "node_id", "boot_id", "gpu_uuid", "pci_bus_id_last", "job_id_last", "gpu_util_percent_mean",
     "power_w_mean", "job_rank_last",
 )  # fmt: skip
 _HOST: Final = ("ts", "cluster", "node_id", "node", "boot_id", "clock_skew_s_mean")
 _JOB: Final = ("ts", "cluster", "job_id", "node_id", "node", "state", "user", "end_ts", "allocated_ts", "requeues")
+_PLACED: Final = (*_JOB, "gpu_uuids")
+_XID: Final = ("ts", "cluster", "node_id", "kind", "code", "gpu_uuid", "pci_bus_id")
 _ASKED: Final = ("event", "job_log", "step", "finding", "node_state", "gpu_30s", "host_30s")
 
 
@@ -102,7 +107,7 @@ class Reader:
         if placed.image_digest is None:
             return pl.DataFrame()
         columns = ["ts", "cluster", "job_id", "node_id", "state", "end_ts", "image_digest", "code_revision"]
-        rows = self._table("job", placed.cluster, end - _HISTORY, end + timedelta(days=1), columns)
+        rows = self._table("job", placed.cluster, end - WITHIN, end + timedelta(days=1), columns)
         return rows.filter(pl.col("image_digest") == placed.image_digest, pl.col("end_ts").is_not_null())
 
     def _history(self, placed: Placement, events: pl.DataFrame) -> pl.DataFrame:
@@ -112,10 +117,28 @@ class Reader:
             return pl.DataFrame()
         end = now_here.get_column("ts").max()
         assert isinstance(end, datetime)  # noqa: S101 (a time, by the column's type)
-        machines = sorted(set(now_here.get_column("node_id")))
-        earlier = _program_xids(self._table("event", placed.cluster, end - _HISTORY, end, None, machines))
-        jobs = self._table("job", placed.cluster, end - _HISTORY - timedelta(days=14), end + _OTHERS, _JOB)
-        return _with_jobs(earlier, _bound(jobs, placed))
+        jobs = _named(self._table("job", placed.cluster, end - WITHIN - _LONGEST, end + _OTHERS, _PLACED), placed)
+        machines = set(now_here.get_column("node_id"))
+        here = self._xids(placed.cluster, machines, end, jobs)
+        # whether those jobs had such errors on other machines of theirs too
+        theirs = jobs.filter(pl.col("job_id").is_in(here.get_column("job_id").unique().to_list()))
+        others = set(theirs.get_column("node_id").drop_nulls()) - machines
+        return pl.concat([here, self._xids(placed.cluster, others, end, jobs)]) if others else here
+
+    def _xids(self, cluster: str, machines: Collection[str], end: datetime, jobs: pl.DataFrame) -> pl.DataFrame:
+        """Programs' Xids of those machines, one a minute and GPU, each with the job that had the GPU then."""
+        rows = _program_xids(self._table("event", cluster, end - WITHIN, end, _XID, sorted(machines)))
+        minute = pl.col("ts").dt.truncate("1m").alias("minute")
+        rows = rows.sort("ts").with_columns(minute).unique(
+            ["node_id", "gpu_uuid", "pci_bus_id", "code", "minute"], keep="first", maintain_order=True
+        )  # fmt: skip
+        placements = Placements(per_node=jobs.height)
+        placements.note(jobs.filter(pl.col("node_id").is_in(sorted(machines))).sort("ts").iter_rows(named=True))
+        then = [placements.at(row["node_id"], row["gpu_uuid"], row["ts"]) for row in rows.iter_rows(named=True)]
+        return rows.with_columns(
+            pl.Series("job_id", [p.job_id if p else None for p in then], pl.String),
+            pl.Series("user", [p.user if p else None for p in then], pl.String),
+        ).select(*_XID, "job_id", "user")
 
     def _missing(
         self, placed: Placement, log: pl.DataFrame, steps: pl.DataFrame, machines: Iterable[str]
@@ -155,37 +178,21 @@ class Reader:
 
 def _bound(rows: pl.DataFrame, placed: Placement) -> pl.DataFrame:
     """Rows of its machines, those under the scheduler's name of one under that machine's id."""
+    return _named(rows, placed).filter(pl.col("node_id").is_in(list(placed.machines))) if rows.height else rows
+
+
+def _named(rows: pl.DataFrame, placed: Placement) -> pl.DataFrame:
+    """Rows under the scheduler's name of one of its machines, under that machine's id; the others as they are."""
     names = {name: node_id for node_id, name in placed.machines.items() if name}
     known = pl.col("node_id").is_in(list(placed.machines))
-    bound = (
-        pl.when(known)
-        .then("node_id")
-        .otherwise(pl.col("node").replace_strict(names, default=None, return_dtype=pl.String))
-    )
-    return rows.with_columns(node_id=bound).filter(pl.col("node_id").is_not_null()) if rows.height else rows
+    by_name = pl.col("node").replace_strict(names, default=None, return_dtype=pl.String)
+    return rows.with_columns(pl.when(known).then("node_id").otherwise(pl.coalesce(by_name, "node_id")).alias("node_id"))
 
 
 def _program_xids(events: pl.DataFrame) -> pl.DataFrame:
-    """Xids that the policy calls the application's."""
-    from graynode.detectors.policy import shipped
-
-    codes = [code for code, xid in shipped().xids.items() if xid.cause == _XIDS_OF_PROGRAMS[1]]
+    """Xids that the policy calls the application's and that are told of the GPU where they stay (``repeats``)."""
     return (
-        events.filter(pl.col("kind") == _XIDS_OF_PROGRAMS[0], pl.col("code").is_in(codes)) if events.height else events
+        events.filter(pl.col("kind") == "xid", pl.col("code").is_in(sorted(codes(shipped()))))
+        if events.height
+        else events
     )
-
-
-def _with_jobs(xids: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
-    """Each Xid with the job that was on its machine then."""
-    if xids.is_empty() or jobs.is_empty():
-        return pl.DataFrame()
-    stays = jobs.group_by("node_id", "job_id", pl.col("requeues").fill_null(0)).agg(
-        pl.col("allocated_ts").min().alias("since"),
-        pl.col("end_ts").max().alias("until"),
-        pl.col("user").drop_nulls().first(),
-    )
-    seen = xids.select("ts", "node_id", "gpu_uuid", "pci_bus_id").join(stays, on="node_id")
-    there = (pl.col("since") <= pl.col("ts")) & (
-        pl.col("until").is_null() | (pl.col("ts") <= pl.col("until") + timedelta(minutes=1))
-    )
-    return seen.filter(there).select("node_id", "gpu_uuid", "pci_bus_id", "job_id", "user").unique()

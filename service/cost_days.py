@@ -1,7 +1,8 @@
 """GPU-hours of a stretch, summed by day: what cost, capacity, budgets and users' views are reckoned from.
 
-A day at a time bounds memory whatever the fleet and the stretch. Whole days that are over are kept in memory under the
-lake files that they were made from, so a page asks for thirty days and one is computed.
+Days that the pipeline has stored (table ``owned_hours``) are read, by whole hours; what is not stored, as in a lake whose
+pipeline is older or off, is reckoned, a day at a time, which bounds memory whatever the fleet and the stretch. Either is
+kept in memory under the lake files that it was made from, so a page asks for thirty days and one is read.
 """
 
 from __future__ import annotations
@@ -9,29 +10,34 @@ from __future__ import annotations
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
 import polars as pl
 
+from graynode.pipeline.owned_hours import GROUP, SUMS, TABLE
 from graynode.pipeline.queries import Queries
+from graynode.pipeline.schema import OWNED_MEANS as MEANS
 
 _KEPT_DAYS: Final = 400
 _DAY: Final = timedelta(days=1)
-_KEYS: Final = ("cluster", "day", "gpu_model", "category", "job_id", "user", "account", "partition", "work")
-MEANS: Final = ("util_percent", "sm_active_ratio", "tensor_active_ratio", "power_w")
+_HOUR: Final = timedelta(hours=1)
+_KEYS: Final = tuple("day" if name == "ts" else name for name in GROUP)
 _DATE: Final = re.compile(r"/date=(\d{4}-\d{2}-\d{2})/")
 _TABLES: Final = ("gpu_1h", "job", "node_state", "inventory", "incident")
 
-_SQL: Final = """
-SELECT cluster, TIMESTAMPTZ '{day}' AS day, gpu_model, category, job_id, "user", account, "partition", work,
-  sum(hours) AS gpu_hours, {sums}
-FROM gpu_hours(TIMESTAMPTZ '{since}', TIMESTAMPTZ '{until}') GROUP BY ALL
+_RECKONED: Final = f"""
+SELECT date_trunc('day', ts) AS day, {", ".join(f'"{k}"' for k in _KEYS if k != "day")}, sum(hours) AS gpu_hours, {SUMS}
+FROM gpu_hours(TIMESTAMPTZ '{{since}}', TIMESTAMPTZ '{{until}}') GROUP BY ALL
 """
-_SUMS: Final = ", ".join(
-    f"sum({m} * hours) AS {m}_h, coalesce(sum(hours) FILTER ({m} IS NOT NULL), 0) AS {m}_of_h" for m in MEANS
-)
+_ADDED: Final = ", ".join(f"sum({m}{end}) AS {m}{end}" for m in MEANS for end in ("_h", "_of_h"))
+_STORED: Final = f"""
+SELECT date_trunc('day', ts) AS day, {", ".join(f'"{k}"' for k in _KEYS if k != "day")},
+  sum(gpu_hours) AS gpu_hours, {_ADDED}, max(ts) AS newest
+FROM {TABLE}(TIMESTAMPTZ '{{since}}', TIMESTAMPTZ '{{until}}') GROUP BY ALL
+"""
 SCHEMA: Final[Mapping[str, pl.DataType | type[pl.DataType]]] = {
     **dict.fromkeys(_KEYS, pl.String),
     "day": pl.Datetime("us", "UTC"),
@@ -39,6 +45,22 @@ SCHEMA: Final[Mapping[str, pl.DataType | type[pl.DataType]]] = {
     **{f"{m}{end}": pl.Float64 for m in MEANS for end in ("_h", "_of_h")},
 }
 """``<mean>_h`` is the value times hours, ``<mean>_of_h`` the hours in which it was measured; ``power_w_h`` is in Wh."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A day of the stretch, or the part of it that was asked for."""
+
+    since: datetime
+    until: datetime
+
+    @property
+    def date(self) -> date:
+        return self.since.date()
+
+    @property
+    def whole_hours(self) -> bool:
+        return all(not (at.minute or at.second or at.microsecond) for at in (self.since, self.until))
 
 
 class Days:
@@ -50,44 +72,87 @@ class Days:
 
     def between(self, queries: Queries, since: datetime, until: datetime) -> pl.DataFrame:
         """A row a day, model, category and job: columns of ``SCHEMA``. Empty where nothing was owned."""
-        there = _dates(queries.files("gpu_1h"))
+        stored = _by_date(queries.files(TABLE))
+        there = {*_by_date(queries.files("gpu_1h")), *stored}
         if not there:
             return pl.DataFrame(schema=dict(SCHEMA))
-        first, last = max(since, min(there)), min(until, max(there) + _DAY)
-        frames = [self._of(queries, a, b) for a, b in _days(first, last)]
+        first, last = max(since, _midnight(min(there))), min(until, _midnight(max(there)) + _DAY)
+        pieces = list(_pieces(first, last))
+        read = self._read(queries, [p for p in pieces if p.date in stored and p.whole_hours], stored)
+        frames = [f for p in pieces for f in (read[p] if p in read else [self._reckoned(queries, p)])]
         return pl.concat([pl.DataFrame(schema=dict(SCHEMA)), *frames])
 
-    def _of(self, queries: Queries, since: datetime, until: datetime) -> pl.DataFrame:
-        files = tuple(tuple(queries.files(table, since, until + _DAY)) for table in _TABLES)
-        key = (since, until, files)
+    def _read(
+        self, queries: Queries, pieces: list[_Piece], stored: Mapping[date, tuple[str, ...]]
+    ) -> dict[_Piece, list[pl.DataFrame]]:
+        """Stored days, all that are not in memory by one question; hours that came since are reckoned."""
+        keys = {piece: (piece, stored[piece.date]) for piece in pieces}
+        with self._lock:
+            found = {piece: self._made[key] for piece, key in keys.items() if key in self._made}
+        missing = [piece for piece in pieces if piece not in found]
+        if missing:
+            said = {"since": missing[0].since.isoformat(), "until": missing[-1].until.isoformat()}
+            rows = queries.frame(_STORED.format(**said))
+            by_day = {day.date(): some for (day,), some in rows.group_by("day") if isinstance(day, datetime)}
+            for piece in missing:
+                found[piece] = by_day.get(piece.date, rows.clear())
+                self._keep(keys[piece], found[piece])
+        return {piece: self._whole(queries, piece, some) for piece, some in found.items()}
+
+    def _whole(self, queries: Queries, piece: _Piece, rows: pl.DataFrame) -> list[pl.DataFrame]:
+        """What is stored of a day, and what has come after the newest hour of it."""
+        newest = rows.get_column("newest").max()
+        begin = newest.astimezone(UTC) + _HOUR if isinstance(newest, datetime) else piece.since
+        made = [_typed(rows)]
+        if begin < piece.until and queries.files("gpu_1h", begin, piece.until):
+            made.append(self._reckoned(queries, _Piece(begin, piece.until)))
+        return made
+
+    def _reckoned(self, queries: Queries, piece: _Piece) -> pl.DataFrame:
+        """The same of a lake that does not have it stored, kept for as long as its files are the same."""
+        files = tuple(tuple(queries.files(table, piece.since, piece.until + _DAY)) for table in _TABLES)
+        key = (piece, files)
         with self._lock:
             if key in self._made:
                 self._made.move_to_end(key)
                 return self._made[key]
-        sql = _SQL.format(day=since.date(), since=since.isoformat(), until=until.isoformat(), sums=_SUMS)
-        frame = queries.frame(sql).select(pl.col(n).cast(t) for n, t in SCHEMA.items())
+        frame = _typed(queries.frame(_RECKONED.format(since=piece.since.isoformat(), until=piece.until.isoformat())))
+        self._keep(key, frame)
+        return frame
+
+    def _keep(self, key: tuple[object, ...], frame: pl.DataFrame) -> None:
         with self._lock:
             self._made[key] = frame
             while len(self._made) > _KEPT_DAYS:
                 self._made.popitem(last=False)
-        return frame
 
 
 KEPT: Final = Days()
 """The process's own."""
 
 
-def _dates(files: list[str]) -> set[datetime]:
-    """Days that have rows, by the folders of their files."""
-    found = (_DATE.search(file) for file in files)
-    return {datetime.fromisoformat(m[1]).replace(tzinfo=UTC) for m in found if m}
+def _typed(rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())
 
 
-def _days(since: datetime, until: datetime) -> list[tuple[datetime, datetime]]:
+def _by_date(files: list[str]) -> dict[date, tuple[str, ...]]:
+    """Files by the day whose rows they have, by their folders."""
+    found: dict[date, tuple[str, ...]] = {}
+    for file in sorted(files):
+        if told := _DATE.search(file):
+            day = date.fromisoformat(told[1])
+            found[day] = (*found.get(day, ()), file)
+    return found
+
+
+def _midnight(day: date) -> datetime:
+    return datetime(day.year, day.month, day.day, tzinfo=UTC)
+
+
+def _pieces(since: datetime, until: datetime) -> Iterator[_Piece]:
     """The stretch cut at midnights, UTC."""
-    made, at = [], since
+    at = since.astimezone(UTC)
     while at < until:
-        midnight = at.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0) + _DAY
-        made.append((at, min(midnight, until)))
-        at = midnight
-    return made
+        end = min(_midnight(at.date()) + _DAY, until)
+        yield _Piece(at, end)
+        at = end

@@ -179,6 +179,7 @@ class Detect:
             self._next = round_.start + step
             with self._lock:
                 self._incidents.see(round_)
+                self._incidents.planned = self._rounds.planned.said
             self._tell(result)
         LAG.set((now - self._next).total_seconds())
         self._keep_state(self._next - step, count)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Final
 
 import polars as pl
 import structlog
@@ -13,11 +14,13 @@ from graynode.detectors.event_rules import EventRules
 from graynode.detectors.incidents import Incidents
 from graynode.detectors.pages import Budget
 from graynode.detectors.policy import Policy
-from graynode.detectors.repeats import CODES, WITHIN
+from graynode.detectors.repeats import WITHIN, codes
 from graynode.detectors.thresholds import Thresholds, for_site
 from graynode.detectors.waiting import Terms
 from graynode.pipeline.lake import Lake, LakeError
 from graynode.service.config import Config
+
+_JOBS: Final = timedelta(days=7)
 
 
 def with_timeout(thresholds: Thresholds, config: Config) -> Thresholds:
@@ -29,19 +32,25 @@ def with_timeout(thresholds: Thresholds, config: Config) -> Thresholds:
 
 
 def event_rules(policy: Policy, lake: Lake, cluster: str, now: datetime) -> EventRules:
-    """Event rules that know the jobs and application errors of the last week: a restart must not forget them."""
+    """Event rules that know programs' errors of the last weeks and whose they were: a restart must not forget them.
+
+    Of machines without such an error only the jobs of the last week are taken: later ones are told by the bus.
+    """
     rules = EventRules(policy)
     names = ["ts", "cluster", "node_id", "event_id", "kind", "code", "gpu_uuid", "pci_bus_id", "attributes"]
     placed = ["ts", "cluster", "node_id", "job_id", "user", "state", "allocated_ts", "end_ts", "gpu_uuids"]
     try:
-        jobs = lake.read("job", now - WITHIN, now, placed)
         events = lake.read("event", now - WITHIN, now, names)
+        ours = (pl.col("cluster") == cluster) & (pl.col("kind") == "xid") & pl.col("code").is_in(sorted(codes(policy)))
+        events = events.filter(ours)
+        recent = lake.read("job", now - _JOBS, now, placed)
+        machines = events.get_column("node_id").unique().sort().to_list()
+        earlier = lake.read("job", now - WITHIN, now - _JOBS, placed, machines) if machines else recent.clear()
     except LakeError as error:
         structlog.get_logger().warning("past application errors are not known", reason=str(error))
         return rules
-    rules.placed(jobs.filter(pl.col("cluster") == cluster).sort("ts", "node_id", "job_id").iter_rows(named=True))
-    ours = (pl.col("cluster") == cluster) & (pl.col("kind") == "xid") & pl.col("code").is_in(list(CODES))
-    rules.remember(events.filter(ours).iter_rows(named=True))
+    jobs = pl.concat([earlier, recent]).filter(pl.col("cluster") == cluster).sort("ts", "node_id", "job_id")
+    rules.remember(events.iter_rows(named=True), jobs.to_dicts())
     return rules
 
 

@@ -1,7 +1,8 @@
 """``graynode lemons``: nodes by how likely they are to fault next, with the reasons, from the lake.
 
 A node's faults are its hardware incidents, hard events, times out of service (ours and the scheduler's) and imported
-fault records; those that overlap are one. A logged repair ends what is still open.
+fault records; those that overlap are one. A logged repair ends what is still open. What begins in an announced
+maintenance window is no fault.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import polars as pl
 from graynode.pipeline.gpu_hours_sources import TELLER
 from graynode.pipeline.lake import LakeError, LakeTooNew
 from graynode.pipeline.queries import Queries, QueryError, quoted
-from graynode.pipeline.reliability_views import HARD_EVENTS, NOT_HARDWARE, words
+from graynode.pipeline.reliability_views import HARD_EVENTS, IN_PLANNED, NOT_HARDWARE, PLANNED, words
 from graynode.service.config import Config
 from graynode.service.times import past
 from graynode.service.wiring import make_lake
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 _FAULTS: Final = f"""
 WITH span AS (SELECT TIMESTAMPTZ '{{at}}' AS until_ts, {{cluster}} AS cluster),
+{PLANNED.strip().format(before="TIMESTAMPTZ '{at}'")},
 told AS (
   SELECT incident_id, node_id, coalesce(since, opened_ts, ts) AS start,
     CASE WHEN state = 'resolved' THEN coalesce(resolved_ts, ts) END AS "end", cause AS kind, subject, severity
@@ -43,13 +45,16 @@ out_of_service AS (
     CASE WHEN state IN ('quarantined', 'in_repair') THEN state
       WHEN regexp_matches(scheduler_state, '^(down|fail|notready)', 'i') AND NOT coalesce(reason ILIKE '%maint%', false)
         THEN 'scheduler: ' || scheduler_state END AS kind
-  FROM scheduler_states JOIN span USING (cluster) WHERE ts < until_ts)
+  FROM scheduler_states JOIN span USING (cluster) WHERE ts < until_ts),
+faults AS (
 SELECT node_id, start, "end", kind FROM told
 WHERE subject IN ('node', 'gpu', 'link') AND severity <> 'digest' AND kind NOT IN ({words(NOT_HARDWARE)})
 UNION ALL SELECT node_id, ts, next_ts, message FROM records WHERE kind = 'fault_start'
 UNION ALL SELECT node_id, ts, ts, kind FROM event JOIN span USING (cluster)
 WHERE kind IN ({words(HARD_EVENTS)}) AND ts < until_ts
-UNION ALL SELECT node_id, ts, next_ts, kind FROM out_of_service WHERE kind IS NOT NULL
+UNION ALL SELECT node_id, ts, next_ts, kind FROM out_of_service WHERE kind IS NOT NULL)
+SELECT f.* EXCLUDE cluster FROM (SELECT faults.*, cluster FROM faults, span) f
+WHERE NOT {IN_PLANNED.format(of="f", at="f.start")}
 """  # noqa: S608 (this module's own words; time and cluster are quoted where they are put in)
 _REPAIRS: Final = "SELECT node_id, ts, what FROM repair WHERE cluster = {cluster} AND ts < TIMESTAMPTZ '{at}'"
 _NAMES: Final = """

@@ -62,7 +62,10 @@ def show(config: Config, *, as_json: bool = False, now: datetime | None = None) 
     moment = now or utc_now()
     windows = sorted((w for w in known(config) if w.until > moment), key=lambda w: w.until)
     if as_json:
-        rows = [{**{k: getattr(w, k) for k in Window.__slots__}, "now": w.holds(moment)} for w in windows]
+        rows = [
+            {"id": w.maintenance_id[:_SHORT], **{k: getattr(w, k) for k in Window.__slots__}, "now": w.holds(moment)}
+            for w in windows
+        ]
         print(json.dumps(rows, indent=2, default=lambda t: t.isoformat()))
         return 0
     if not windows:

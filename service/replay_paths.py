@@ -213,7 +213,8 @@ class HourPath:
         """One hour: stored, made windows, judged."""
         for table, some in rows.items():
             self._store(table, list(some), end)
-        told: list[Revision] = list(self._incidents.add(self._rules.findings(list(rows.get("event", ()))), end))
+        found = self._rules.replayed(rows.get("event", ()), rows.get("job", ()))
+        told: list[Revision] = list(self._incidents.add(found, end))
         for round_ in self._rounds.rounds(end - timedelta(seconds=self.slice_s), end):
             found = self._rounds.score(round_).findings.to_dicts()
             self._incidents.see(round_)

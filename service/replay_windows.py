@@ -17,8 +17,10 @@ import polars as pl
 from graynode.detectors import make
 from graynode.detectors.event_rules import EventRules
 from graynode.detectors.incidents import Incidents
+from graynode.detectors.policy import shipped
 from graynode.pipeline.lake import Lake
 from graynode.pipeline.schema import TABLES
+from graynode.service import detect_terms
 from graynode.service.config import ConfigError
 from graynode.service.imports.landing import land_rows
 from graynode.service.replay_paths import Revision
@@ -27,6 +29,7 @@ from graynode.service.rounds import Rounds
 WINDOW: Final = "1h"
 _RAW: Final = ("gpu", "link", "host")
 _HOURS: Final = 24
+_PLACED: Final = ("ts", "cluster", "node_id", "job_id", "user", "state", "allocated_ts", "end_ts", "gpu_uuids")
 _FURTHER: Final = timedelta(days=1)
 
 
@@ -93,7 +96,10 @@ class WindowPath:
     detectors: Sequence[str]
     resolve_s: float
     windows: int = 0
-    _rules: EventRules = field(default_factory=EventRules)
+    _rules: EventRules = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._rules = detect_terms.event_rules(shipped(), self.past.lake, self.past.cluster, self.past.since)
 
     def go(self) -> Iterator[tuple[datetime, list[Revision]]]:
         """The end of each hour, and what would have been told by then."""
@@ -106,8 +112,8 @@ class WindowPath:
             for round_ in rounds.rounds(at, end):
                 over = round_.start + timedelta(hours=1)
                 self.windows += round_.gpu.height + round_.host.height + round_.link.height
-                events = round_.events.sort("ts").to_dicts() if round_.events.height else []
-                found = self._ours(self._rules.findings(events))
+                events = round_.events.to_dicts() if round_.events.height else []
+                found = self._ours(self._rules.replayed(events, self._jobs(round_.start, over)))
                 scored = self._ours(rounds.score(round_).findings.to_dicts())
                 incidents.see(round_)
                 told: list[Revision] = [*incidents.add([*found, *scored], over), *incidents.tick(over)]
@@ -115,6 +121,11 @@ class WindowPath:
                 self._keep("incident", [dict(revision) for revision in told], over)
                 yield over, told
             at = end
+
+    def _jobs(self, since: datetime, until: datetime) -> list[dict[str, Any]]:
+        """Job rows that were told in [``since``, ``until``)."""
+        rows = self.past.lake.read("job", since, until, _PLACED)
+        return rows.filter(pl.col("cluster") == self.past.cluster).to_dicts() if rows.height else []
 
     def _ours(self, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         return [{**row, "cluster": self.cluster} for row in rows]

@@ -37,6 +37,10 @@ class Story:
             return None
         return moment(self.latest.get("resolved_ts")) or moment(self.latest.get("ts"))
 
+    def no_news(self) -> int:
+        """The last revision that nobody new has to hear of: all of what is over, all but the latest of what is open."""
+        return int(self.latest["revision"]) - (self.latest.get("state") != "resolved")
+
 
 @dataclass(slots=True)
 class Book:
@@ -44,6 +48,8 @@ class Book:
 
     stories: dict[str, Story] = field(default_factory=dict)
     actions: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    past: dict[str, int] = field(default_factory=dict)
+    """Up to which revision each incident is no news for a receiver that has just been added."""
 
     @classmethod
     def read(cls, bus: Bus, now: datetime) -> Book:
@@ -51,6 +57,7 @@ class Book:
         book = cls()
         for revision in read_incidents(bus, f"{_GROUP}-incidents"):
             book.note(revision)
+        book.past = {identity: story.no_news() for identity, story in book.stories.items()}
         book.stories = {
             identity: story
             for identity, story in book.stories.items()

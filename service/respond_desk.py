@@ -71,6 +71,7 @@ class Desk:
     ledger: Ledger = field(init=False)
     open: dict[str, Incident] = field(default_factory=dict)
     held: dict[str, Held] = field(default_factory=dict)
+    _past: Mapping[str, int] = field(default_factory=dict)
     _looked: datetime | None = None
 
     def __post_init__(self) -> None:
@@ -79,6 +80,7 @@ class Desk:
     def restore(self, book: Book, responder: str, now: datetime) -> None:
         """Take up where the rows of ``action`` left off: what was told, and what was held and not told since."""
         rows = book.actions.get(responder, [])
+        self._past = {} if rows else book.past  # one that was never told anything begins with what is open now
         for row in rows:
             story = book.stories[row["incident_id"]]
             revision = int(row.get("revision") or 0)
@@ -106,6 +108,8 @@ class Desk:
         identity = str(incident["incident_id"])
         over, knows = incident.get("state") == "resolved", self.ledger.has(identity)
         waiting = self.held.get(identity)
+        if int(incident["revision"]) <= self._past.get(identity, -1):
+            return Verdict("pass")
         decision = self._decision(incident, now)
         if over and not knows:
             return self._over_untold(incident, waiting)

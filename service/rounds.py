@@ -15,12 +15,13 @@ from typing import Any, Final
 import polars as pl
 
 from graynode.detectors import make
-from graynode.detectors.base import Detector, Learner, Recaller, Round, State
+from graynode.detectors.base import Detector, Learner, Recaller, Round, Scored, State
 from graynode.detectors.findings import none
 from graynode.detectors.node_days import NodeDays
 from graynode.detectors.thresholds import Thresholds, shipped
 from graynode.pipeline.lake import Lake
 from graynode.pipeline.schema import WINDOW_S
+from graynode.service import maintenance_nodes
 from graynode.service.detector_state import Keeper
 from graynode.service.places_file import NONE, PlacesFile
 from graynode.service.step_rows import StepRows
@@ -65,6 +66,8 @@ class Rounds:
     states: dict[str, State] = field(default_factory=dict)
     node_days: NodeDays = field(default_factory=NodeDays)
     places: PlacesFile = NONE
+    planned: maintenance_nodes.Planned = maintenance_nodes.NONE
+    """Maintenance windows as they were known when rounds were read last."""
     _machines: set[str] = field(default_factory=set)
     _probes: int = -1
     _versions: dict[str, int] = field(default_factory=dict)
@@ -88,9 +91,11 @@ class Rounds:
         """Learn what is normal from hour windows of past days, a day at a time; gives how many days had any."""
         learners = {n: d for n, d in self.detectors.items() if isinstance(d, Learner)}
         known, jobs, repairs = 0, self._jobs(before), self._repairs(before)
+        self.planned = self._maintenance(self._placed(self._read("inventory", None, before), [], before), before)
         for day in range(days, 0, -1):
             since = before - timedelta(days=day)
-            frames = {t: self._history(t, since, learners.values()) for t in _TABLES}
+            read = {t: self._history(t, since, learners.values()) for t in _TABLES}
+            frames = {t: self.planned.cut(rows, WINDOW_S["1h"]) for t, rows in read.items()}
             if all(f.is_empty() for f in frames.values()):
                 continue
             known += 1
@@ -146,6 +151,7 @@ class Rounds:
         events = self._read("event", since, until) if self.lake.exists("event") else pl.DataFrame()
         valid = {t: self._read(t, None, until) for t in ("inventory", "quality")}
         valid["inventory"] = self._placed(valid["inventory"], list(frames["host"][0].values()), until)
+        self.planned = self._maintenance(valid["inventory"], until)
         probes, jobs, repairs = self._new_probes(until), self._jobs(until), self._repairs(until)
         steps = StepRows(lambda a, b, columns: self._read("step", a, b, columns), until, self.lake.exists("step"))
         for w in range(count):
@@ -175,7 +181,8 @@ class Rounds:
         """Every detector's turn; findings of statistics are not live while in shadow, those of ``rules`` always are."""
         began = time.perf_counter()
         found = []
-        for name, scored in turns(self.detectors, round_, self.states).items():
+        seen = self.planned.without(round_)
+        for name, scored in self._turns(round_, seen).items():
             self.states[name] = scored.state
             if scored.findings.height:
                 live = name == "rules" or not (self.shadow or name in self.silent)
@@ -185,9 +192,21 @@ class Rounds:
         self._machines = machines or self._machines
         findings = pl.concat(found) if found else none()
         kept = self.states.get(NodeDays.name, {})
-        self.states[NodeDays.name], ended = self.node_days.take(round_, self.states, findings, self.thresholds, kept)
+        self.states[NodeDays.name], ended = self.node_days.take(seen, self.states, findings, self.thresholds, kept)
         seconds = time.perf_counter() - began
         return Result(round_.start, round_.window_s, findings, machines, late, seconds, ended)
+
+    def _turns(self, round_: Round, seen: Round) -> dict[str, Scored]:
+        """Of nodes in maintenance only those see rows that say facts."""
+        if seen is round_:
+            return turns(self.detectors, round_, self.states)
+        facts = {name: d for name, d in self.detectors.items() if name in maintenance_nodes.SEE_ALL}
+        others = {name: d for name, d in self.detectors.items() if name not in facts}
+        scored = turns(facts, round_, self.states) | turns(others, seen, self.states)
+        return {name: scored[name] for name in self.detectors}
+
+    def _maintenance(self, inventory: pl.DataFrame, now: datetime) -> maintenance_nodes.Planned:
+        return maintenance_nodes.read(self.lake, self.cluster, inventory, now)
 
     def versions(self) -> dict[str, int]:
         """Versions of the window tables when the rounds at hand were read."""

@@ -118,7 +118,8 @@ def _commit(lake: Lake, table: str, frames: list[pl.DataFrame], written: Written
 
 
 def _write_rows(fleet: Fleet, lake: Lake, start: datetime, end: datetime, written: Written) -> None:
-    rows: dict[str, list[Row]] = {"inventory": inventory(fleet, fleet.seconds(start)), "job": [], "event": []}
+    rows: dict[str, list[Row]] = {"job": [], "event": [], "job_log": []}
+    rows["inventory"] = inventory(fleet, fleet.seconds(start))
     rows["node_state"] = node_states(fleet, fleet.seconds(start), fleet.seconds(end))
     told, since = Told(fleet, Outages(fleet)), fleet.seconds(start)
     for table, row in (*told.running(since), *told.between(since, fleet.seconds(end))):

@@ -41,6 +41,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("filterwarnings", f"ignore:{_ABANDONED}:ResourceWarning")
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long tests first, the order otherwise as it was drawn: one that begins last has a worker of many to itself."""
+    items.sort(key=lambda item: item.get_closest_marker("early") is None)
+
+
 def pytest_runtest_teardown(item: pytest.Item) -> None:
     """Collect what Kafka tests leave while its warning is filtered; at the end of the session none is."""
     if item.get_closest_marker("kafka"):

@@ -122,7 +122,7 @@ def _write_beyond(fleet: Fleet, lake: Lake, beyond: timedelta) -> None:
     for table, frame in history(fleet, fleet.spec.now, fleet.spec.now + beyond, 30):
         lake.write(table, frame)
     since = fleet.now_s
-    rows: dict[str, list[Any]] = {"job": [], "event": []}
+    rows: dict[str, list[Any]] = {"job": [], "event": [], "job_log": []}
     for table, row in Told(fleet, Outages(fleet)).between(since, since + beyond.total_seconds()):
         rows[table].append(row)
     for table, some in rows.items():

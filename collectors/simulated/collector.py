@@ -33,7 +33,7 @@ class Simulated:
     """
 
     name: ClassVar[str] = "simulated"
-    tables: ClassVar[tuple[str, ...]] = ("gpu", "link", "host", "event", "job", "inventory")
+    tables: ClassVar[tuple[str, ...]] = ("gpu", "link", "host", "event", "job", "job_log", "inventory")
 
     def __init__(
         self, machine: Machine, *, nodes: int = 64, gpus_per_node: int = 8, seed: int = 1,

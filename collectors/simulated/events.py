@@ -9,23 +9,14 @@ from typing import Any, Final
 import numpy as np
 
 from graynode.collectors.base import Row
-from graynode.collectors.simulated import faults
+from graynode.collectors.simulated import ends, faults
+from graynode.collectors.simulated.ends import End
 from graynode.collectors.simulated.faults import Fault
 from graynode.collectors.simulated.fleet import MODEL, REBOOT_S, VBIOS, Fleet
 from graynode.collectors.simulated.jobs import Job
 from graynode.collectors.simulated.links import Outages
-from graynode.collectors.simulated.noise import uniform
 from graynode.pipeline.schema import stable_id
 
-_APPLICATION_XIDS: Final = (
-    (31, "MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_0 faulted @ 0x7f1b_4c000000. "
-         "Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_READ"),
-    (13, "Graphics SM Warp Exception on (GPC 2, TPC 4, SM 1): Out Of Range Address"),
-    (43, "Reset Channel Verif Error"),
-)  # fmt: skip
-"""Xids that programs cause themselves (NVIDIA's Xid catalogue); texts in the form the kernel module prints."""
-_APPLICATION_SHARE: Final = 0.05
-"""Share of failed jobs that leave such an Xid."""
 _FIRST_STEP_S: Final = 45.0
 
 
@@ -64,9 +55,10 @@ class Told:
 
     def _rows(self, t: float, what: int, of: Any) -> Iterator[tuple[str, Row]]:  # noqa: ANN401 (job, fault or port)
         if what <= 3:
-            yield from (("job", row) for row in self._job(t, what, self._fleet.jobs[of]))
+            job = self._fleet.jobs[of]
+            yield from (("job", row) for row in self._job(t, what, job))
             if what == 3:
-                yield from (("event", row) for row in self._application_xid(self._fleet.jobs[of]))
+                yield from self._ending(job, self._end(job))
         elif what == 4:
             yield from (("event", row) for row in self._lost(of))
         elif what == 5:
@@ -89,7 +81,7 @@ class Told:
         row: Row = {
             "ts": moment(t), "cluster": fleet.spec.cluster, "job_id": str(job.number),
             "user": f"user{job.number % 23:02d}", "account": f"team{job.number % 5}", "partition": job.kind.partition,
-            "work": job.kind.name, "state": ("queued", "allocated", "running", job.state)[what],
+            "work": job.kind.name, "state": ("queued", "allocated", "running", self._end(job).kind.state)[what],
             "queued_ts": moment(job.queued), "requeues": job.requeues, "nodes": len({g // per_node for g in job.gpus}),
             "gpus": len(job.gpus), "ranks": len(job.gpus),
         }  # fmt: skip
@@ -101,17 +93,30 @@ class Told:
         if job.start + _FIRST_STEP_S < job.end:
             row["first_step_ts"] = moment(job.start + _FIRST_STEP_S) if what >= 2 else None
         if what == 3:
-            row |= {"end_ts": moment(job.end), "exit_code": job.exit_code}
+            how = self._end(job).kind
+            row |= {"end_ts": moment(job.end), "exit_code": how.exit_code, "exit_signal": how.exit_signal}
+            row["reason"] = how.reason
         for node in sorted({g // per_node for g in job.gpus}):
             mine = [fleet.gpu_uuids[g] for g in job.gpus if g // per_node == node]
             yield {**row, **self._who(node, t), "gpu_uuids": json.dumps(mine)}
 
-    def _application_xid(self, job: Job) -> Iterator[Row]:
-        draw = uniform(self._fleet.spec.seed, 90, np.arange(2), np.full(2, job.number))
-        if job.state == "failed" and draw[0] < _APPLICATION_SHARE:
-            code, text = _APPLICATION_XIDS[job.number % len(_APPLICATION_XIDS)]
-            gpu = job.gpus[int(draw[1] * len(job.gpus))]
-            yield self._xid(gpu, job.end - 2.0, code, text, pid=4000 + job.number % 60000, process="python3")
+    def _end(self, job: Job) -> End:
+        return ends.end(self._fleet.spec.seed, job, self._fleet.plan.hardware_ends)
+
+    def _ending(self, job: Job, ended: End) -> Iterator[tuple[str, Row]]:
+        """What else is left by an end: Xids and other words of the first machine, and telling lines of outputs."""
+        fleet, gpu, kind = self._fleet, job.gpus[ended.rank], ended.kind
+        pid = 4000 + job.number % 60000
+        for n, (code, text) in enumerate(kind.xids):
+            yield "event", self._xid(gpu, job.end - 6.0 + 2.0 * n, code, text, pid=pid, process="python3")
+        if "link_down" in kind.events:
+            link = gpu // fleet.spec.per_node * (fleet.spec.per_node + 1)
+            yield "event", self._port(job.end - 45.0, link, down=True)
+            yield "event", self._port(job.end - 1.0, link, down=False)
+        for line in ends.lines(fleet.spec.seed, job, ended, fleet.node_names, fleet.spec.per_node):
+            who = self._who(job.gpus[line.rank] // fleet.spec.per_node, line.at)
+            row = {"ts": fleet.moment(line.at), "cluster": fleet.spec.cluster, **who, "job_id": str(job.number)}
+            yield "job_log", {**row, "rank": line.rank, "kind": line.kind, "line": line.text}
 
     # --- machines ---------------------------------------------------------------------------------------
 

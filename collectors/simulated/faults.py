@@ -63,7 +63,7 @@ days): double- and single-bit errors → ecc_growth; cable down, split by its re
 lost and Xid → gpu_lost; fan and temperature → thermal; PCIe width → pcie_width; power supply → power_brake. The
 trace has no class for slow GPUs and stuck sensors: slow_gpu is set as often as power supplies, a stated guess."""
 
-_TOP: Final = ("natural", "fault")
+_TOP: Final = ("natural", "fault", "ends")
 _SPAN: Final = re.compile(r"([+-]?)(\d+(?:\.\d+)?)(s|m|h|d)")
 _UNIT_S: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -85,10 +85,14 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A whole file: faults by name, and the rate of those that simply happen (per 1,000 node-days)."""
+    """A whole file: faults by name, and the rate of those that simply happen (per 1,000 node-days).
+
+    ``hardware_ends``: share of the jobs that fail which do so by a machine, beside those that a fault of the plan ends.
+    """
 
     wanted: tuple[Wanted, ...] = ()
     natural_rate: float = 0.0
+    hardware_ends: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,15 +142,17 @@ def parse(text: str, source: str, now: datetime | None = None) -> Plan:
         raise FaultsError(f"{source}: fault = {entries!r}: write each as its own [[fault]]")
     return Plan(
         tuple(_wanted(entry, f"{source}: fault {i}", now) for i, entry in enumerate(entries, 1)),
-        _natural(told.get("natural", {}), source),
+        _rate(told, "natural", "rate_per_1000_node_days", source, 1000),
+        _rate(told, "ends", "hardware_share", source, 1),
     )
 
 
-def _natural(told: Any, source: str) -> float:
+def _rate(file: Mapping[str, Any], table: str, key: str, source: str, most: float) -> float:
+    told = file.get(table, {})
     if not isinstance(told, Mapping):
-        raise FaultsError(f"{source}: natural = {told!r}: a table [natural] is wanted")
-    _known(told, ("rate_per_1000_node_days",), f"{source}: [natural]")
-    return _number(told.get("rate_per_1000_node_days", 0.0), "rate_per_1000_node_days", f"{source}: [natural]", 0, 1000)
+        raise FaultsError(f"{source}: {table} = {told!r}: a table [{table}] is wanted")
+    _known(told, (key,), f"{source}: [{table}]")
+    return _number(told.get(key, 0.0), key, f"{source}: [{table}]", 0, most)
 
 
 def _wanted(told: Any, where: str, now: datetime | None) -> Wanted:

@@ -83,6 +83,8 @@ def dissent(evidence: Iterable[Row]) -> Iterable[str]:
     """Who in the field sees it otherwise, each said once."""
     said_already: set[str] = set()
     for told in evidence:
+        if told.get("maintenance"):
+            yield f"in maintenance {told['maintenance']}"
         disagree = told.get("disagree")
         for who, what in disagree.items() if isinstance(disagree, dict) else ():
             line = f"{str(told.get('signal') or '').replace('xid_', 'Xid ')}: {who}: {what}"

@@ -452,8 +452,12 @@ def test_many_machines_at_once_share_something() -> None:
 
 
 def history(*jobs: tuple[str, str]) -> pl.DataFrame:
-    rows = [{"node_id": "n2", "pci_bus_id": PCI, "gpu_uuid": None, "job_id": j, "user": u} for j, u in jobs]
-    return pl.DataFrame(rows, schema=dict.fromkeys(("node_id", "pci_bus_id", "gpu_uuid", "job_id", "user"), pl.String))
+    where = {"node_id": "n2", "pci_bus_id": PCI, "gpu_uuid": None, "code": 31}
+    rows = [{**where, "ts": at(END - 9e5 + n), "job_id": j, "user": u} for n, (j, u) in enumerate(jobs)]
+    names = ("node_id", "pci_bus_id", "gpu_uuid", "job_id", "user")
+    return pl.DataFrame(
+        rows, schema={"ts": pl.Datetime("us", "UTC"), "code": pl.Int32} | dict.fromkeys(names, pl.String)
+    )
 
 
 def test_a_programs_xid_that_stays_on_one_gpu_under_other_users_is_the_gpus() -> None:
@@ -465,6 +469,8 @@ def test_a_programs_xid_that_stays_on_one_gpu_under_other_users_is_the_gpus() ->
     own = judged(events=XID31, history=history(("5", "ada"), ("6", "ada")))
     assert own.verdict == "application"
     assert any("watch this GPU" in note for note in own.notes)
+    also = history(("5", "bob"), ("6", "eve")).vstack(history(("5", "bob")).with_columns(node_id=pl.lit("n9")))
+    assert judged(events=XID31, history=also).verdict == "application", "job 5 had one on another GPU too"
     spread = events(on(2, END - 3, 31), on(3, END - 3, 31))
     assert judged(events=spread, history=history(("5", "bob"), ("6", "eve"))).verdict == "application"
 

@@ -201,6 +201,7 @@ def test_wrong_files_are_said(tmp_path: Path) -> None:
         read(tmp_path)
 
 
+@pytest.mark.early
 def test_the_track_runs_and_repeats_itself(tmp_path: Path) -> None:
     """Ours is above chance and repeats; labels move no score; a machine without anomalies is named and left out."""
     machine(tmp_path, "machine-1-1", 1)

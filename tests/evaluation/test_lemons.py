@@ -188,6 +188,7 @@ def test_a_refault_is_foretold_from_what_was_known() -> None:
 # --- the track ---
 
 
+@pytest.mark.early
 def test_the_track_runs_and_repeats_itself(tmp_path: Path) -> None:
     """Same data and seed, same result; all figures to reach are there, and unfinished repairs beat the count."""
     write(tmp_path, made(2, days=105.0))

@@ -22,7 +22,7 @@ from graynode.pipeline.kafka import KafkaBus, KafkaSettings
 from graynode.pipeline.schema import EVENTS, TOPICS
 from graynode.pipeline.spool import SpoolBus
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.early]
 
 
 @pytest.fixture(scope="module")

@@ -176,6 +176,7 @@ def kafka(new_broker: Callable[..., Any]) -> tuple[str, str, Callable[[], Bus]]:
     return "kafka", address, lambda: bus
 
 
+@pytest.mark.early
 @pytest.mark.timeout(120 + 30 * KILLS)
 @pytest.mark.parametrize("medium", ["spool", pytest.param("kafka", marks=pytest.mark.kafka)])
 def test_killed_at_random_moments(medium: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:

@@ -68,6 +68,27 @@ def test_what_is_no_hardware_or_only_a_digest_is_none(lake: Lake) -> None:
     assert ask(lake, "failures") == []
 
 
+@pytest.mark.parametrize(
+    ("scope", "name", "left"), [("node", "a", ["b"]), ("all", None, []), ("rack", "r7", ["a"]), ("rack", "r8", ["a", "b"]),
+                                ("partition", "train", ["a"])],
+)  # fmt: skip
+def test_what_begins_in_announced_maintenance_is_no_failure(
+    scope: str, name: str | None, left: list[str], lake: Lake
+) -> None:
+    """By node, rack, partition or all; what began before the window is one; a window that was called off is none."""
+    land(lake, "incident", *(row for n in "ab" for row in incident(n, f"i{n}", 10, 11, 20)))
+    land(lake, "event", *({"ts": at(40), "node_id": n, "kind": "gpu_off_bus", "event_id": n} for n in "ab"))
+    row = {"ts": at(30), "node_id": "x", "scope": scope, "name": name, "since": at(39), "until": at(45), "who": "kim"}
+    land(lake, "maintenance", row | {"maintenance_id": "m1"}, row | {"maintenance_id": "m2", "scope": "all"})
+    land(lake, "maintenance", row | {"maintenance_id": "m2", "scope": "all", "ts": at(31), "until": at(31)})
+    land(
+        lake, "inventory", {"ts": at(1), "node_id": "b", "kind": "node", "entity": "b", "attributes": '{"rack": "r7"}'}
+    )
+    land(lake, "job", {"ts": at(1), "node_id": "b", "job_id": "1", "state": "running", "partition": "train"})
+    found = [(r["node_id"], r["began"]) for r in ask(lake, "failures")]
+    assert sorted(found) == sorted([("a", at(10)), ("b", at(10)), *((n, at(40)) for n in left)])
+
+
 def test_a_failure_that_lasts_is_open_and_a_repair_ends_it(lake: Lake) -> None:
     """Open until somebody logs a repair; what is logged after the span is not known in it."""
     land(lake, "incident", *incident("a", "i1", 10, 11, None))

@@ -26,7 +26,7 @@ ANNOUNCED = {
     "gpu", "link", "host", "event", "probe", "step", "job", "job_log", "inventory", "quality", "finding", "incident",
     "attribution", "action", "canary", "label", "ack", "mute", "maintenance", "repair", "node_state", "service",
     "round", "state", "baseline", "threshold", "node_day",
-    "price", "fleet_1h", *(f"{raw}_{window}" for raw in RAW for window in ("30s", "1h")),
+    "price", "fleet_1h", "owned_hours", *(f"{raw}_{window}" for raw in RAW for window in ("30s", "1h")),
 }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from graynode.pipeline.codec import Message, decode
 from graynode.pipeline.kafka import KafkaBus, KafkaSettings
 from graynode.pipeline.schema import EVENTS, SAMPLES
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.early]
 
 XID = "NVRM: Xid (PCI:0000:9b:00): 79, GPU has fallen off the bus."
 

@@ -29,6 +29,7 @@ from graynode.pipeline.queries import Queries
 from graynode.pipeline.schema import EVENTS, INCIDENTS, SAMPLES, VERSION
 from graynode.pipeline.spool import SpoolBus
 
+pytestmark = pytest.mark.early
 ROLES = ("agent", "pipeline", "detect", "respond")
 SECRET = "whsec_" + "QUFB" * 8
 NOT_ROOT = ("setpriv", "--bounding-set=-dac_override,-dac_read_search,-syslog,-sys_admin") if os.geteuid() == 0 else ()

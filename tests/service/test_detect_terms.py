@@ -81,13 +81,16 @@ def test_the_timeout_of_collectives_enters_the_thresholds() -> None:
 
 
 def test_a_restart_knows_last_week_s_jobs_and_application_errors(tmp_path: Path) -> None:
-    """Ann's job failed on this GPU before the restart, Ben's fails after it."""
+    """Ann's jobs failed on this GPU before the restart, one of them weeks before; Ben's fails after it."""
     lake = Lake(str(tmp_path))
     job = {"cluster": "test", "node_id": "n1", "gpu_uuids": json.dumps(["GPU-a"]), "state": "running"}
     put(lake, "job", [{**job, "ts": at(0), "allocated_ts": at(0), "job_id": "a", "user": "ann"},
                       {**job, "ts": at(100), "allocated_ts": at(0), "end_ts": at(100), "job_id": "a", "user": "ann"},
                       {**job, "ts": at(200), "allocated_ts": at(200), "job_id": "b", "user": "ben"}])  # fmt: skip
-    put(lake, "event", [event(50, code=31, gpu_uuid="GPU-a")])
+    long_ago = -20 * 86_400
+    put(lake, "job", [{**job, "ts": at(long_ago), "allocated_ts": at(long_ago), "job_id": "o", "user": "ann"},
+                      {**job, "ts": at(long_ago + 100), "end_ts": at(long_ago + 100), "job_id": "o"}])  # fmt: skip
+    put(lake, "event", [event(s, code=31, gpu_uuid="GPU-a") for s in (long_ago + 50, 50)])
     rules = detect_terms.event_rules(policy(), lake, "test", at(250))
     found = rules.findings([event(300, code=31, gpu_uuid="GPU-a")])
     assert [f["signal"] for f in found] == ["xid_31", "app_xid_one_gpu"]

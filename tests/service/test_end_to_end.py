@@ -13,6 +13,7 @@ from graynode.pipeline.lake import Lake
 from graynode.pipeline.queries import Queries
 from graynode.service.receiver import Receiver
 
+pytestmark = pytest.mark.early
 SECRET = "whsec_" + base64.b64encode(b"graynode-end-to-end-test").decode()
 XID79 = "NVRM: Xid (PCI:0000:9b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
 

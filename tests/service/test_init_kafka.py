@@ -19,7 +19,7 @@ from graynode.service.init_acls import acl_steps, rights
 from graynode.service.init_steps import Step, carry_out
 from graynode.service.init_topics import admin, topic_steps
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.early]
 _SASL = "org.apache.kafka.common.security.plain.PlainLoginModule required {users};"
 _USERS = ("root", "agent", "server", "guest")
 

@@ -61,6 +61,16 @@ def shown(config: Config, at: str = AT, **how: Any) -> tuple[int, str]:
     return code, " ".join(sink.getvalue().split())
 
 
+def test_faults_of_announced_maintenance_make_no_lemon(config: Config) -> None:
+    """A node is not called one for what somebody did to it in its window."""
+    land(config, "inventory", *machines("a", "b"))
+    land(config, "incident", incident("a", 40, 40.1), incident("b", 40, 40.1))
+    window = {"ts": day(39), "node_id": "b", "maintenance_id": "m", "scope": "node", "name": "b", "who": "kim"}
+    land(config, "maintenance", window | {"since": day(39.9), "until": day(41)})
+    told = ranked(config)
+    assert [(told["by"][n] or {}).get("faults") for n in ("a", "b")] == [1, 0]
+
+
 def test_an_empty_lake_is_a_sentence(config: Config) -> None:
     """No lake yet: said, with the place; no error text and no folder made."""
     code, text = shown(config)

@@ -25,29 +25,28 @@ TRACE = ROOT / "tests" / "fixtures" / "infinitehbd" / "fault_trace.json.gz"
 SGEMM = ROOT / "tests" / "fixtures" / "longhorn" / "sgemm-longhorn.csv.gz"
 PAGE = (ROOT / "docs" / "queries.md").read_text(encoding="utf-8")
 QUESTIONS = dict(re.findall(r"## (.+?)\n.*?```sql\n(.+?);\n```", PAGE, re.DOTALL))
-NOW = datetime.now(UTC).replace(microsecond=0)
 SLOW = ["GPU-87570fdd", "GPU-8bd5126e", "GPU-bf17fd1b", "GPU-01f6142b"]
 
 
-def _put(lake: Lake, name: str, row: dict[str, Any]) -> None:
-    keys = {"ts": NOW - timedelta(minutes=2), "cluster": "simulated", "node_id": "n", "node": "sim-000"}
+def _put(lake: Lake, name: str, row: dict[str, Any], now: datetime) -> None:
+    keys = {"ts": now - timedelta(minutes=2), "cluster": "simulated", "node_id": "n", "node": "sim-000"}
     frame = pl.from_arrow(to_batch(TABLES[name], [keys | row]))
     assert isinstance(frame, pl.DataFrame)
     lake.write(name, frame)
 
 
-def _said(gpu: str, machine: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _said(gpu: str, machine: str, now: datetime) -> Iterator[tuple[str, dict[str, Any]]]:
     """A row of each table that detectors, responders and the normaliser write."""
-    about = {"gpu_uuid": gpu, "since": NOW}
+    about = {"gpu_uuid": gpu, "since": now}
     yield "incident", about | {"incident_id": "i", "revision": 0, "state": "open", "cause": "slow_gpu"}
     yield "finding", about | {"finding_id": "f", "detector": "slow", "signal": "clock", "effect": 0.05, "peers": 7}
     yield "action", {"action_id": "a", "responder": "webhook:x", "kind": "notify", "outcome": "done", "attempts": 1}
     said = {"table_name": "gpu", "entity": gpu, "field": "fp64_active_ratio", "state": "unsupported"}
     yield "quality", said | {"node_id": machine}
-    yield "service", {"kind": "unit", "name": "slurmd.service", "state": "failed", "bad": True, "since": NOW}
+    yield "service", {"kind": "unit", "name": "slurmd.service", "state": "failed", "bad": True, "since": now}
     yield "round", {"window_s": 30, "machines": 8, "late_machines": 0, "seconds": 0.1}
     for w in range(40):  # a GPU that its job holds and does not use, braked, two thirds unseen
-        window = {"ts": NOW - timedelta(seconds=1200 - 30 * w), "gpu_uuid": "g", "samples": 10, "samples_expected": 30}
+        window = {"ts": now - timedelta(seconds=1200 - 30 * w), "gpu_uuid": "g", "samples": 10, "samples_expected": 30}
         window |= {"hw_power_brake_s": 5.0, "hw_thermal_s": 0.0, "sw_thermal_s": 0.0}
         yield "gpu_30s", window | {"job_id_last": "held", "gpu_util_percent_max": 1, "gpu_util_percent_mean": 0.5}
     for rank in range(4):
@@ -58,15 +57,15 @@ def _said(gpu: str, machine: str) -> Iterator[tuple[str, dict[str, Any]]]:
 @pytest.fixture(scope="module")
 def queries(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Queries]:
     """A small simulated fleet with the demonstration's faults, a fault trace, and what detectors would have said."""
-    path = str(tmp_path_factory.mktemp("lake"))
+    path, now = str(tmp_path_factory.mktemp("lake")), datetime.now(UTC).replace(microsecond=0)
     lake = Lake(path)
-    fleet = Fleet(Spec(NOW, 8, 8, seed=3, days=9), demo())
+    fleet = Fleet(Spec(now, 8, 8, seed=3, days=9), demo())
     write(fleet, lake)
     import_file(Config(lake=LakeSection(path=path)), "infinitehbd", TRACE)
     import_file(Config(lake=LakeSection(path=path)), "longhorn-sgemm", SGEMM)
     gpu, machine = lake.read("gpu_1h", columns=["gpu_uuid", "node_id"]).row(0)
-    for name, row in _said(gpu, machine):
-        _put(lake, name, row)
+    for name, row in _said(gpu, machine, now):
+        _put(lake, name, row, now)
     made = Queries(lake)
     yield made
     made.close()
@@ -99,7 +98,7 @@ def test_slow_gpus_of_longhorn(queries: Queries) -> None:
 
 def test_faults_show_in_the_answers(queries: Queries) -> None:
     """The demonstration's growing ECC errors, narrow PCIe link and flapping port are what the questions find."""
-    truth = {f.kind: f for f in Fleet(Spec(NOW, 8, 8, seed=3, days=9), demo()).faults}
+    truth = {f.kind: f for f in Fleet(Spec(datetime.now(UTC), 8, 8, seed=3, days=9), demo()).faults}
     assert {"ecc_growth", "pcie_width", "link_flap"} <= set(truth)
     narrow = queries.rows(QUESTIONS["Which GPUs run below their PCIe width or generation?"])
     assert any(row["width"] == 8 and row["width_max"] == 16 for row in narrow)

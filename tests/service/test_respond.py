@@ -114,6 +114,18 @@ def test_a_receiver_that_was_down_gets_all_of_it_in_order(bus: SpoolBus, publish
     assert outcomes == [(0, "failed"), (0, "done"), (1, "done"), (2, "done"), (3, "done")]
 
 
+def test_a_new_receiver_begins_with_what_is_open_now(bus: SpoolBus, publisher: Publisher) -> None:
+    """Not at the oldest incident: nothing of what is over, of what is open the latest revision, and then all news."""
+    over_ = [r | {"state": "resolved" if r["revision"] == 2 else r["state"]} for r in revisions(3, "n1")]
+    publisher(over_)
+    publisher(revisions(4, "n2"))
+    with HttpReceiver(lambda *_: Answer(200), secret=SECRET) as receiver:
+        with running(bus, receiver.url, publisher, "new"):
+            assert until(lambda: got(receiver) == [("n2", 3)])
+            publisher(revisions(5, "n2")[4:] + revisions(1, "n3"))
+            assert until(lambda: sorted(got(receiver)) == [("n2", 3), ("n2", 4), ("n3", 0)])
+
+
 def test_a_restart_goes_on_where_it_stood(bus: SpoolBus, publisher: Publisher) -> None:
     """What was told before is not told again; what was not, is."""
     with HttpReceiver(secret=SECRET) as receiver:
@@ -450,8 +462,8 @@ def test_through_a_real_broker(kafka_address: str) -> None:
     try:
         with HttpReceiver(answer, SECRET) as receiver:
             publisher = Publisher(producer, "test")
-            publisher(told[:3])
             with running(broker, receiver.url, publisher, label):
+                publisher(told[:3])
                 assert until(lambda: mine(receiver)[-1:] == [2], 60)
                 time.sleep(0.5)  # the commit that follows
             publisher(told[3:])

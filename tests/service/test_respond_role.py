@@ -183,7 +183,8 @@ def test_a_window_of_a_rack_holds_its_nodes_and_no_others(site: Site) -> None:
     assert "now" in shown.stdout
     assert "rack r7: new switch (Kim)" in shown.stdout
     (window,) = json.loads(site.run("maintenance", "list", "--json").stdout)
-    ended = site.run("maintenance", "end", window["maintenance_id"][:6])
+    assert shown.stdout.split()[0] == window["id"] == window["maintenance_id"][:8]
+    ended = site.run("maintenance", "end", window["id"])
     assert ended.returncode == 0, ended.stderr
     delivery.step(0.1)
     assert teller.told[1:] == [("n1", "revision", 0)]

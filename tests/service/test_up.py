@@ -59,6 +59,7 @@ def up(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
             process.kill()
 
 
+@pytest.mark.early
 @pytest.mark.timeout(420)
 def test_main_job_from_nothing_to_a_lake_that_stays(tmp_path: Path, up: Callable[..., subprocess.Popen[str]]) -> None:
     """Faults of a simulated fleet arrive through the webhook with lines to type; Ctrl-C leaves a lake that opens; the
@@ -66,8 +67,8 @@ def test_main_job_from_nothing_to_a_lake_that_stays(tmp_path: Path, up: Callable
     (tmp_path / "faults.toml").write_text(FAULTS)
     process = up("--nodes", "6", "--days", "2", "--faults", str(tmp_path / "faults.toml"))
     said = read_until(process, "Watching")
-    assert "pcie_degraded" in said
-    assert "gpu_lost" in said
+    for cause in ("pcie_degraded", "gpu_lost"):  # on a busy machine it watches before it has caught up
+        said += "" if cause in said else read_until(process, cause)
     assert "graynode explain" in said.replace("\n", "")
     assert "graynode sql" in said.replace("\n", "")
     second = up()

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import pytest
 from pages_site import OPEN_ID, Serving, Visit, incident, write_rows
 from playwright.sync_api import expect
+
+pytestmark = pytest.mark.early
 
 
 def test_an_incident_is_opened_and_labelled_by_clicking(visit: Visit, serving: Serving) -> None:

@@ -8,6 +8,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from pages_site import HOSTILE, OPEN_ID, OVER_ID, Serving, Visit
 
+pytestmark = pytest.mark.early
 WIDTHS = (1440, 768, 360)
 NODE, USER = quote(HOSTILE, safe=""), quote(HOSTILE, safe="")
 PAGES = [
