@@ -1,10 +1,12 @@
-"""Growth of error counters: is this hour-by-hour record of errors more than this entity and its fleet explain?
+"""Growth of error counters: is this record of errors more than this entity and its fleet explain?
 
-Counted are error-hours, hours in which the counter grew, per powered hour: errors come in bursts (94 % of gaps
-between corrected errors are under an hour, and one GPU once gave 112,656 in a day), so lines and raw counts mean
-little. Rates over a fleet are Gamma distributed (most GPUs never show one, a few often do), so the last day's count
-given the entity's own history is negative binomial, and its upper tail is the p-value. The Gamma is fitted per group
-(GPU model, kind of link). Bursts longer than an hour come in runs of error-hours; how long, the group's own past says
+Counted are error-hours per powered hour: an hour from an error on is one, whatever else comes in it. Errors come in
+bursts (94 % of gaps between corrected errors are under an hour, and one GPU once gave 112,656 in a day), so lines and
+raw counts mean little, and a burst across the full hour must not count twice. Rates over a fleet are Gamma distributed
+(most GPUs never show one, a few often do), so a count given the entity's own history is negative binomial, and its
+upper tail is the p-value: of the last day, and of this clock hour and the one before, where growth that has just begun
+stands out from a day without errors; of the two the smaller, each paid for (Bonferroni, weighted). The Gamma is fitted
+per group (GPU model, kind of link). Bursts longer than an hour come in runs of error-hours; how long, the group's own past says
 (``cluster``), and runs are counted instead: otherwise one long burst would look like many errors.
 """
 
@@ -22,6 +24,9 @@ from graynode.detectors.frames import Bools, Floats, Ints, View, finite
 from graynode.detectors.memory import Arrays, recall, remember
 
 HOURS: Final = 24
+_EPISODE_S: Final = 3600.0
+_DAY_WEIGHT, _NOW_WEIGHT = 0.7, 0.3
+"""A day keeps the larger part of the false findings allowed: three error-hours in it are still told."""
 _FLEET_HOURS: Final = 5_000.0
 _FLEET_ENTITIES: Final = 5
 """With less history than this the fleet's own fit would be a guess, and the shipped prior stands."""
@@ -40,7 +45,7 @@ class Growth:
     """``count`` error-hours in ``exposure_h`` hours of the last day, against ``history`` of them in ``history_h``.
 
     ``cluster``: error-hours that come together in the entity's group on an ordinary error-day, 1 where they come alone.
-    ``new_hour``: this window is the first of its clock hour with errors.
+    ``new_hour``: this window begins an error-hour.
     """
 
     count: Floats
@@ -57,7 +62,7 @@ class Growth:
 def columns() -> tuple[str, ...]:
     """Names under which an entity's record is remembered."""
     rings = [f"{kind}.{h}" for kind in ("hits", "powered") for h in range(HOURS)]
-    return ("hour", "past_hits", "past_powered", "past_squares", *rings)
+    return ("hour", "episode", "past_hits", "past_powered", "past_squares", *rings)
 
 
 def advance(
@@ -91,10 +96,17 @@ def count_in(memory: Arrays, grew: Floats, powered_h: Floats, now_s: Floats) -> 
         hits, powered = np.where(gone, 0.0, hits), np.where(gone, 0.0, powered)
     known, grown = ~np.isnan(grew), np.nan_to_num(grew)
     here = ((hour % HOURS).astype(np.int64), np.arange(len(hour)))
-    new_hour = np.asarray(known & (hits[here] == 0) & (grown > 0), dtype=np.bool_)
-    hits[here] += grown
+    began = memory["episode"]
+    new_hour = np.asarray(known & (grown > 0) & ~(np.abs(now_s - began) < _EPISODE_S), dtype=np.bool_)
+    hits[here] += new_hour
     powered[here] += np.where(known, powered_h, 0.0)
-    memory.update(hour=hour, past_hits=past_hits, past_powered=past_powered, past_squares=squares)
+    memory.update(
+        hour=hour,
+        episode=np.where(new_hour, now_s, began),
+        past_hits=past_hits,
+        past_powered=past_powered,
+        past_squares=squares,
+    )
     for h in range(HOURS):
         memory[f"hits.{h}"], memory[f"powered.{h}"] = hits[h], powered[h]
     return hits, powered, new_hour
@@ -176,13 +188,19 @@ def clustered(history: Floats, squares: Floats) -> float:
 def _judge(memory: Arrays, hits: Floats, powered: Floats, prior: Prior, groups: Ints, new_hour: Bools) -> Growth:
     hour, past_hits, past_powered = memory["hour"], memory["past_hits"], memory["past_powered"]
     count, exposure = (hits > 0).sum(axis=0).astype(np.float64), powered.sum(axis=0)
+    late = [(hour.astype(np.int64) - back) % HOURS for back in range(2)]
+    each = np.arange(len(hour))
+    now_count = sum(((hits[at, each] > 0).astype(np.float64) for at in late), np.zeros(len(hour)))
+    now_exposure = sum((powered[at, each] for at in late), np.zeros(len(hour)))
     p, cluster = np.ones(len(count)), np.ones(len(count))
     for group in np.unique(groups):
         of = groups == group
         size = clustered(past_hits[of], memory["past_squares"][of])
         law = fitted(past_hits[of] / size, past_powered[of], prior)
         shape, rate = law.shape + past_hits[of] / size, law.rate_h + past_powered[of]
-        p[of], cluster[of] = negative_binomial_tail(count[of] / size, shape, rate, exposure[of]), size
+        day = negative_binomial_tail(count[of] / size, shape, rate, exposure[of]) / _DAY_WEIGHT
+        now = negative_binomial_tail(now_count[of] / size, shape, rate, now_exposure[of]) / _NOW_WEIGHT
+        p[of], cluster[of] = np.minimum(np.minimum(day, now), 1.0), size
     since, some = np.full(len(count), np.nan), np.flatnonzero(count > 0)
     age = (hour[some] - np.arange(HOURS)[:, None]) % HOURS
     since[some] = (hour[some] - np.where(hits[:, some] > 0, age, -1.0).max(axis=0, initial=-1.0)) * 3600.0

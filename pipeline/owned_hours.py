@@ -45,6 +45,8 @@ TOLD: Final = ("job", "node_state", "inventory", "incident")
 GROUP: Final = ("cluster", "ts", "gpu_model", "category", "job_id", "user", "account", "partition", "work")
 LOOK_BACK: Final = 35
 """Days that are looked at for late facts: a month and some. Windows that come late renew a day of any age."""
+MOST_DAYS: Final = 8
+"""Days made in one call: of an older lake with two years of windows a few, the newest first, until all are there."""
 FACTS_EVERY_S: Final = 600.0
 """Seconds from one look at the facts to the next: a look costs about a second of CPU at 10,000 GPUs."""
 _SILENT: Final = 14
@@ -98,7 +100,7 @@ class OwnedHours:
         self._look(queries, sorted(windows))
         days = 0
         for day in sorted(windows, reverse=True):
-            if stop is not None and stop.is_set():
+            if days >= MOST_DAYS or (stop is not None and stop.is_set()):
                 break
             told = self._facts.get(day) if self._over(day) else None
             seen = made.transaction_version(_WINDOWS_ID + day), made.transaction_version(_TOLD_ID + day)
@@ -131,7 +133,10 @@ class OwnedHours:
 
 def fill(lake: Lake) -> int:
     """All days of a lake that nobody else writes, as after an import or a simulation; gives how many were written."""
-    return OwnedHours(lake).fill()
+    owned, days = OwnedHours(lake), 0
+    while some := owned.fill():
+        days += some
+    return days
 
 
 def _start(day: str) -> datetime:

@@ -129,24 +129,36 @@ FROM said ORDER BY gpu_uuid, node_id, rank, since
 
 _BLIND_SPELLS: Final = f"""
 WITH span AS (SELECT CAST(start_ts AS TIMESTAMPTZ) AS a, CAST(end_ts AS TIMESTAMPTZ) AS b),
+hostless AS MATERIALIZED (  -- machines that only an exporter speaks for
+  SELECT node_id FROM (SELECT DISTINCT node_id FROM gpu_30s(CAST(start_ts AS TIMESTAMPTZ) - INTERVAL 1 HOUR, end_ts))
+  ANTI JOIN (SELECT node_id FROM host_1h UNION SELECT node_id FROM host_30s) USING (node_id)),
 windows AS NOT MATERIALIZED (
   SELECT cluster, node_id, node, ts FROM host_30s(CAST(start_ts AS TIMESTAMPTZ) - INTERVAL 1 HOUR, end_ts)
   UNION ALL
   SELECT DISTINCT cluster, node_id, node, ts FROM gpu_30s(CAST(start_ts AS TIMESTAMPTZ) - INTERVAL 1 HOUR, end_ts)
-  WHERE node_id NOT IN (SELECT node_id FROM host_1h) AND node_id NOT IN (SELECT node_id FROM host_30s)),
+  SEMI JOIN hostless USING (node_id)),
 by_hour AS MATERIALIZED (
   SELECT cluster, node_id, date_trunc('hour', ts) AS hour, max(node) AS node, min(ts) AS first_ts, max(ts) AS last_ts,
     bit_or(1::HUGEINT << ((epoch(ts)::BIGINT % 3600) // 30)::INT) = (1::HUGEINT << 120) - 1 AS whole
   FROM windows GROUP BY cluster, node_id, date_trunc('hour', ts)),
-heard AS (
-  SELECT cluster, node_id, hour AS starts, hour + INTERVAL 1 HOUR AS ends FROM by_hour WHERE whole
+whole_hours AS MATERIALIZED (
+  SELECT cluster, node_id, hour AS starts, epoch(hour)::BIGINT // 86400 AS day FROM by_hour WHERE whole
   UNION ALL
-  SELECT cluster, node_id, ts, ts + {_WINDOW} FROM windows w
-  WHERE (cluster, node_id, date_trunc('hour', ts)) IN (SELECT (cluster, node_id, hour) FROM by_hour WHERE NOT whole)
-  UNION ALL
-  SELECT cluster, node_id, ts, ts + INTERVAL 1 HOUR
+  SELECT cluster, node_id, ts, epoch(ts)::BIGINT // 86400
   FROM host_1h(CAST(start_ts AS TIMESTAMPTZ) - INTERVAL 1 HOUR, end_ts)
   WHERE (cluster, node_id, ts) NOT IN (SELECT (cluster, node_id, hour) FROM by_hour)),
+by_day AS MATERIALIZED (  -- nearly all days are whole: one row each instead of 24
+  SELECT cluster, node_id, day, bit_or(1 << ((epoch(starts)::BIGINT % 86400) // 3600)::INT) = (1 << 24) - 1 AS whole
+  FROM whole_hours GROUP BY ALL),
+heard AS (
+  SELECT cluster, node_id, to_timestamp(day * 86400) AS starts, to_timestamp((day + 1) * 86400) AS ends
+  FROM by_day WHERE whole
+  UNION ALL
+  SELECT cluster, node_id, starts, starts + INTERVAL 1 HOUR
+  FROM whole_hours SEMI JOIN (FROM by_day WHERE NOT whole) USING (cluster, node_id, day)
+  UNION ALL
+  SELECT cluster, node_id, ts, ts + {_WINDOW} FROM windows w
+  WHERE (cluster, node_id, date_trunc('hour', ts)) IN (SELECT (cluster, node_id, hour) FROM by_hour WHERE NOT whole)),
 known AS (
   SELECT cluster, node_id, node, ts AS first_ts, ts AS last_ts
   FROM host_1h(CAST(start_ts AS TIMESTAMPTZ) - {_FORGET}, end_ts)

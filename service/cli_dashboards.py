@@ -40,11 +40,12 @@ def push(
     api_url: Annotated[str, typer.Option(help="Address of graynode serve, as Grafana reaches it.")] = "",
     api_token_file: Annotated[Path | None, typer.Option(help="File with a token of graynode, scope read.")] = None,
     prometheus_url: Annotated[str, typer.Option(help="Address of the Prometheus that scrapes graynode serve.")] = "",
+    keep: Annotated[bool, typer.Option("--keep", help="Leave dashboards of ours that are made no more.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do it; without this it only says what would change.")] = False,
 ) -> None:
     """Bring folder, data sources and dashboards onto a Grafana server; only what is ours is touched."""
     _need_library()
     call(
         "dashboards_push", url=url, token_file=token_file, folder=folder, api_url=api_url,
-        api_token_file=api_token_file, prometheus_url=prometheus_url, yes=yes,
+        api_token_file=api_token_file, prometheus_url=prometheus_url, keep=keep, yes=yes,
     )  # fmt: skip

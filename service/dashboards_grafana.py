@@ -19,6 +19,8 @@ TIMEOUT_S: Final = 15.0
 TRIES: Final = 5
 _WAIT_S: Final = 0.5
 """Before the second try; twice as long before each further one: 7.5 s in all."""
+_MOST: Final = 5000
+"""Grafana gives no more of a search at once."""
 _LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 _NOT_FOUND, _UNAUTHORISED, _FORBIDDEN, _CONFLICT, _CHANGED, _BUSY = 404, 401, 403, 409, 412, 429
 _SERVER: Final = 500
@@ -58,6 +60,15 @@ class Grafana:
     def dashboard(self, uid: str) -> Json | None:
         """``dashboard`` and ``meta`` of the dashboard of that uid."""
         return self._get(lambda: self._api.dashboard.get_dashboard(uid))
+
+    def tagged(self, tag: str, folder: str) -> set[str]:
+        """Uids of the dashboards with a tag in a folder."""
+        rows = self._ask(lambda: self._api.search.search_dashboards(tag=tag, type_="dash-db", limit=_MOST))
+        return {str(row.get("uid")) for row in rows if isinstance(row, dict) and row.get("folderUid") == folder}
+
+    def delete_dashboard(self, uid: str) -> None:
+        """Delete a dashboard."""
+        self._ask(lambda: self._api.dashboard.delete_dashboard(uid))
 
     def make_folder(self, uid: str, title: str) -> None:
         """A new folder."""

@@ -1,8 +1,9 @@
 """``graynode dashboards push``: folder, data sources and dashboards on a Grafana server, only what is ours.
 
 Ours is a dashboard whose uid begins with ``graynode-`` and that has the tag ``graynode``; a data source of our uid and
-type. Whatever else has one of our uids is left alone and named. Without ``yes`` nothing is changed: what would be is
-said. A second run changes nothing.
+type. Whatever else has one of our uids is left alone and named. Of our dashboards in our folder, those that this version
+does not make any more are deleted (``keep``: left there). Without ``yes`` nothing is changed: what would be is said. A
+second run changes nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, TextIO
 
-from graynode.dashboards.grafana.links import FOLDER_UID, TAG
+from graynode.dashboards.grafana.links import FOLDER_UID, PREFIX, TAG
 from graynode.dashboards.pieces import clean
 from graynode.service.config import ConfigError
 from graynode.service.dashboards_files import FOLDER, Sources, dashboards
@@ -28,7 +29,7 @@ class Step:
     """One thing: what would be done with it (``keep``: nothing), and how; ``refuse`` says why not."""
 
     what: str
-    verb: Literal["make", "change", "keep", "refuse"]
+    verb: Literal["make", "change", "delete", "keep", "refuse"]
     why: str = ""
     do: Callable[[], None] | None = None
 
@@ -42,11 +43,12 @@ class Wanted:
     api_token: str = ""
     prometheus_url: str = ""
     folder: str = FOLDER
+    keep: bool = False
 
 
 def run(
     *, url: str, token_file: Path, folder: str = FOLDER, api_url: str = "", api_token_file: Path | None = None,
-    prometheus_url: str = "", yes: bool = False, sink: TextIO | None = None,
+    prometheus_url: str = "", keep: bool = False, yes: bool = False, sink: TextIO | None = None,
 ) -> int:  # fmt: skip
     """Say what would change, or with ``yes`` change it. 0: done; 1: something was refused. ``ConfigError``."""
     sink = sink or sys.stdout
@@ -56,6 +58,7 @@ def run(
         read_token("--api-token-file", api_token_file) if api_token_file else "",
         prometheus_url.rstrip("/"),
         folder,
+        keep,
     )
     grafana = Grafana(check_url("--url", url), read_token("--token-file", token_file))
     refused = 0
@@ -92,6 +95,9 @@ def steps(grafana: Grafana, wanted: Wanted) -> Iterator[Step]:
         yield _source(grafana, sources.prometheus(), "")
     for uid, text in wanted.texts.items():
         yield _dashboard(grafana, uid, json.loads(text))
+    for uid in sorted(grafana.tagged(TAG, FOLDER_UID) - set(wanted.texts)):
+        if uid.startswith(PREFIX):
+            yield from _former(grafana, uid, keep=wanted.keep)
 
 
 def _folder(grafana: Grafana, wanted: Wanted) -> Step:
@@ -136,11 +142,30 @@ def _dashboard(grafana: Grafana, uid: str, told: Json) -> Step:
     return Step(what, "change", do=lambda: grafana.put_dashboard(body, FOLDER_UID, "graynode dashboards push"))
 
 
+def _former(grafana: Grafana, uid: str, *, keep: bool) -> Iterator[Step]:
+    """One with our marks that this version does not make."""
+    found = grafana.dashboard(uid)
+    if found is None or TAG not in (found["dashboard"].get("tags") or []):
+        return  # somebody was faster, or it is theirs now
+    meta = found.get("meta", {})
+    what = f"dashboard {found['dashboard'].get('title')} ({uid})"
+    if meta.get("folderUid") != FOLDER_UID:
+        return
+    if keep:
+        yield Step(what, "keep", "this version does not make it any more; --keep leaves it")
+    elif meta.get("provisioned"):
+        yield Step(what, "refuse", "it is provisioned from a file on the server: remove it there")
+    else:
+        why = "this version does not make it any more"
+        yield Step(what, "delete", why, do=lambda: grafana.delete_dashboard(uid))
+
+
 def _line(step: Step, *, done: bool) -> str:
     """One line for a person."""
     verb = {
         "make": "made" if done else "would make",
         "change": "changed" if done else "would change",
+        "delete": "deleted" if done else "would delete",
         "keep": "as it should be",
         "refuse": "left alone",
     }[step.verb]

@@ -10,9 +10,11 @@ import asyncio
 import contextlib
 import ipaddress
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import ClassVar, Final
 
 import h11
@@ -70,11 +72,33 @@ def check(serve: Serve) -> None:
     for key, path in (("cert_file", serve.cert_file), ("key_file", serve.key_file)):
         if path is not None and not path.is_file():
             raise ConfigError(f"serve.{key} = {path}: no such file")
+    if serve.cert_file is not None and serve.key_file is not None:
+        _check_pair(serve.cert_file, serve.key_file)
     if not _loopback(serve.listen) and serve.cert_file is None and not serve.plain_http:
         raise ConfigError(
             f"serve.listen = {serve.listen!r}: beyond loopback a token would go over the wire in the clear; name "
             "serve.cert_file and serve.key_file, or say serve.plain_http = true where a proxy in front speaks TLS"
         )
+
+
+def _check_pair(certificate: Path, key: Path) -> None:
+    """``ConfigError`` where they cannot be read, are none, or do not belong together."""
+    for name, path in (("cert_file", certificate), ("key_file", key)):
+        try:
+            text = path.read_bytes()
+        except OSError as error:
+            raise ConfigError(f"serve.{name} = {path}: cannot be read: {error.strerror}") from error
+        wanted = b"CERTIFICATE-----" if name == "cert_file" else b"PRIVATE KEY-----"
+        if wanted not in text:
+            raise ConfigError(f"serve.{name} = {path}: holds no {wanted.decode().rstrip('-').lower()} in PEM")
+    try:
+        # The empty password: a key that wants one must not ask for it on somebody's terminal
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=lambda: "")
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise ConfigError(f"serve.key_file = {key}: is not the key of serve.cert_file = {certificate}") from error
+        said = str(error.reason or "it wants a password, which serve cannot give").lower().replace("_", " ")
+        raise ConfigError(f"serve.cert_file = {certificate}, serve.key_file = {key}: cannot be used: {said}") from error
 
 
 def _loopback(listen: str) -> bool:

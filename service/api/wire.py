@@ -32,6 +32,9 @@ SECURITY: Final = {
 }
 """Of every response. There is no CORS header at all: no other origin may read an answer."""
 
+HSTS: Final = "max-age=31536000"
+"""Where we speak TLS ourselves, for a year; never of loopback, whose other ports are other people's programs."""
+
 
 class Wire:
     """Outermost layer of the application. ``hosts``: names that it answers to, without port, beside loopback's."""
@@ -46,8 +49,8 @@ class Wire:
             await self._app(scope, receive, send)
             return
         headers = Headers.from_scope(scope)
-        guarded = _secured(send)
         host = name_of(headers.get("host", ""))
+        guarded = _secured(send, strict=scope["scheme"] == "https" and host not in LOOPBACK)
         if host not in self._hosts:
             # A page of another site can point its own name at this machine (DNS rebinding): its name gives it away.
             said = f"this server does not go by {shown(host)!r}; name it in serve.hosts"
@@ -70,11 +73,13 @@ async def _answer(status: int, detail: str, scope: Scope, receive: Receive, send
     await raw(scope, receive, send)
 
 
-def _secured(send: Send) -> Send:
+def _secured(send: Send, *, strict: bool) -> Send:
+    fixed = {**SECURITY, "Strict-Transport-Security": HSTS} if strict else SECURITY
+
     async def wrapped(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = MutableScopeHeaders(message)
-            for name, value in SECURITY.items():
+            for name, value in fixed.items():
                 if name.lower() not in {key.lower() for key in headers}:
                     headers[name] = value
         await send(message)

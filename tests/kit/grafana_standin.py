@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from urllib.parse import parse_qs
 
 Json = dict[str, Any]
 TOKEN, VIEWER = "glsa_admin", "glsa_viewer"
@@ -39,11 +40,14 @@ class GrafanaStandin:
             def do_PUT(self) -> None:
                 self._write("PUT")
 
+            def do_DELETE(self) -> None:
+                self._answer(*standin.answer("DELETE", self.path, self.headers.get("Authorization", ""), {}))
+
             def _write(self, method: str) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 self._answer(*standin.answer(method, self.path, self.headers.get("Authorization", ""), body))
 
-            def _answer(self, status: int, body: Json) -> None:
+            def _answer(self, status: int, body: Json | list[Json]) -> None:
                 told = json.dumps(body).encode()
                 self.send_response(status)
                 if status == 302:
@@ -73,7 +77,7 @@ class GrafanaStandin:
         self._server.server_close()
         self._thread.join()
 
-    def answer(self, method: str, path: str, authorization: str, body: Json) -> tuple[int, Json]:
+    def answer(self, method: str, path: str, authorization: str, body: Json) -> tuple[int, Json | list[Json]]:
         """Status and JSON."""
         self.before(path)
         if self.busy:
@@ -92,9 +96,18 @@ class GrafanaStandin:
             return self._put_source(method, body)
         if path == "/api/dashboards/db":
             return self._put_dashboard(body)
+        if method == "DELETE" and self.dashboards.pop(path.rpartition("/")[2], None):
+            return 200, {"message": "deleted"}
         return 404, {"message": "Not found"}
 
-    def _get(self, path: str) -> tuple[int, Json]:
+    def _get(self, path: str) -> tuple[int, Json | list[Json]]:
+        if path.startswith("/api/search?"):
+            asked = parse_qs(path.partition("?")[2])
+            return 200, [
+                {"uid": uid, "title": d["dashboard"]["title"], "folderUid": d["meta"]["folderUid"], "type": "dash-db"}
+                for uid, d in self.dashboards.items()
+                if set(asked["tag"]) <= set(d["dashboard"].get("tags") or [])
+            ]
         kind, _, uid = path.removeprefix("/api/").rpartition("/")
         held = {"folders": self.folders, "datasources/uid": self.sources, "dashboards/uid": self.dashboards}.get(
             kind, {}

@@ -98,6 +98,38 @@ def test_what_is_not_ours_is_left_alone(grafana: GrafanaStandin, token: Path) ->
     assert "has no tag graynode, so not ours: 'My <b>fleet</b>'" in left[1]
 
 
+def test_what_we_do_not_make_any_more_is_deleted_and_nothing_else(grafana: GrafanaStandin, token: Path) -> None:
+    """Only with our uid, tag and folder, not from a file of the server; --keep leaves it; nothing without --yes."""
+    push(grafana, token)
+    held = grafana.dashboards
+
+    def there(uid: str, title: str = "Old", tag: str = "graynode", folder: str = "graynode", *, fixed: bool = False) -> None:
+        told = {"uid": uid, "title": title, "tags": [tag], "version": 1}
+        held[uid] = {"dashboard": told, "meta": {"folderUid": folder, "provisioned": fixed}}
+
+    there("graynode-old", "\x1b[2JOld")
+    there("graynode-file", fixed=True)
+    there("graynode-mine", tag="mine")
+    there("mine")
+    there("graynode-moved", folder="team")
+    grafana.changes.clear()
+    code, said = push(grafana, token, api_token_file=None, keep=True)
+    assert (code, grafana.changes) == (0, [])
+    assert any("(graynode-old): this version does not make it any more; --keep leaves it" in line for line in said)
+    _, said = push(grafana, token, api_token_file=None, yes=False)
+    assert grafana.changes == []
+    assert "\x1b" not in "".join(said)
+    assert [line for line in said if line.startswith("would delete")] == [
+        "would delete: dashboard [2JOld (graynode-old): this version does not make it any more"
+    ]
+    code, said = push(grafana, token, api_token_file=None)
+    assert (code, grafana.changes) == (1, ["DELETE /api/dashboards/uid/graynode-old"])
+    assert [line for line in said if line.startswith("left alone")] == [
+        "left alone: dashboard Old (graynode-file): it is provisioned from a file on the server: remove it there"
+    ]
+    assert {"graynode-file", "graynode-mine", "mine", "graynode-moved", "graynode-fleet"} <= set(held)
+
+
 def test_a_dashboard_that_changes_meanwhile_is_not_overwritten(grafana: GrafanaStandin) -> None:
     """Grafana's 412 is said as what it is."""
     text = {"graynode-x": '{"uid": "graynode-x", "title": "X", "tags": ["graynode"]}'}
