@@ -59,7 +59,8 @@ planned_places AS (
 planned AS (
   SELECT cluster, CASE WHEN scope = 'node' THEN name END AS node_id, since, "until" FROM planned_windows
   WHERE scope IN ('node', 'all')
-  UNION ALL SELECT cluster, node_id, since, "until" FROM planned_windows JOIN planned_places USING (cluster, scope, name))
+  UNION ALL SELECT cluster, node_id, since, "until"
+  FROM planned_windows JOIN planned_places USING (cluster, scope, name))
 """
 """Announced maintenance by node (null: every node), as it was known ``before``: what begins in it is no failure."""
 IN_PLANNED: Final = """EXISTS (SELECT 1 FROM planned p

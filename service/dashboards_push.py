@@ -1,8 +1,8 @@
 """``graynode dashboards push``: folder, data sources and dashboards on a Grafana server, only what is ours.
 
 Ours is a dashboard whose uid begins with ``graynode-`` and that has the tag ``graynode``; a data source of our uid and
-type. Whatever else has one of our uids is left alone and named. Of our dashboards in our folder, those that this version
-does not make any more are deleted (``keep``: left there). Without ``yes`` nothing is changed: what would be is said. A
+type. Whatever else has one of our uids is left alone and named. Of our dashboards in our folder, those that this
+version does not make any more are deleted (``keep``: left there). Without ``yes`` nothing is changed: what would be is said. A
 second run changes nothing.
 """
 

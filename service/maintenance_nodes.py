@@ -8,7 +8,7 @@ hard events see it as ever: what they find is stored, opens incidents that say t
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 import polars as pl
@@ -21,9 +21,8 @@ SEE_ALL: Final = ("rules", "blind")
 """Detectors that look at nodes in maintenance too: what they say is so, whoever works there."""
 _ROW: Final = ("ts", "cluster", "maintenance_id", "scope", "name", "since", "until", "who")
 _PLACED_WITHIN: Final = timedelta(days=7)
-_WINDOWS: Final = pl.Schema(
-    {"node_id": pl.String, "since": pl.Datetime("us", "UTC"), "until": pl.Datetime("us", "UTC"), "said": pl.String}
-)
+_TIME: Final = pl.Datetime("us", "UTC")
+_WINDOWS: Final = pl.Schema({"node_id": pl.String(), "since": _TIME, "until": _TIME, "said": pl.String()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +39,10 @@ class Planned:
         end = round_.start + timedelta(seconds=round_.window_s)
         if self.windows.filter((pl.col("until") > round_.start) & (pl.col("since") < end)).is_empty():
             return round_
-        return replace(round_, **{t: self.cut(getattr(round_, t), round_.window_s)
-                                  for t in ("gpu", "link", "host", "events")})  # fmt: skip
+        gpu, link, host, events = (
+            self.cut(frame, round_.window_s) for frame in (round_.gpu, round_.link, round_.host, round_.events)
+        )
+        return replace(round_, gpu=gpu, link=link, host=host, events=events)
 
     def cut(self, rows: pl.DataFrame, window_s: int) -> pl.DataFrame:
         """Rows of windows of that length which no maintenance touches."""

@@ -70,6 +70,18 @@ def read(
     }  # fmt: skip
 
 
+def nobody(queries: Queries, cluster: str, user: str, since: datetime, until: datetime) -> dict[str, Any] | None:
+    """The timeline of somebody of whom no job is known, without a look at any GPU-hour; ``None`` where one is."""
+    words = {"cluster": quoted(cluster), "user": quoted(user)}
+    if queries.rows('SELECT 1 FROM job WHERE cluster = {cluster} AND "user" = {user} LIMIT 1'.format(**words)):
+        return None
+    spent = pl.DataFrame(schema={"category": pl.String, "gpu_hours": pl.Float64, "cost": pl.Float64})
+    return {
+        "user": user, "cluster": cluster, "since": since, "until": until, "rows": [], "jobs": [],
+        "totals": _totals([], spent), "owed": [], "notes": _unknown(queries, user, words),
+    }  # fmt: skip
+
+
 def _unknown(queries: Queries, user: str, words: Mapping[str, str]) -> list[str]:
     known = [str(row["user"]) for row in queries.rows(_KNOWN.format(**words))]
     if user in known:

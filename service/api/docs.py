@@ -13,14 +13,14 @@ import msgspec
 from litestar import Request, Response, get
 
 from graynode.service.api.answers import json, tag
+from graynode.service.api.schemas import fill
 
 _KEPT_S: Final = 86_400.0
 
 
 def described(app: Any) -> dict[str, Any]:  # noqa: ANN401 (a Litestar)
-    """OpenAPI 3.1 of the application."""
-    found: dict[str, Any] = app.openapi_schema.to_schema()
-    return found
+    """OpenAPI 3.1 of the application, with the schema of every answer."""
+    return fill(app.openapi_schema.to_schema())
 
 
 @get("/openapi.json", sync_to_thread=True, include_in_schema=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import polars as pl
@@ -27,9 +27,11 @@ FEW: Final = 5
 
 
 def stretch(served: Served, span: Span) -> Span:
-    """The range asked for; where none was, the last week of data, to the whole hour, so that answers can be kept."""
+    """The range asked for, of a day or more in whole hours; where none was, the last week of data: so that answers can
+    be kept.
+    """
     if span.said:
-        return span
+        return span.in_hours
     until = whole_hour(served.at()) + timedelta(hours=1)
     return Span(until - _USUAL, until, span.step_s, said=False)
 
@@ -88,6 +90,7 @@ class _Time:
 
 
 def _over(served: Served, span: Span) -> Row:
+    at = served.at()
     cluster = quoted(served.cluster())
     time = served.reckoned(
         "SELECT coalesce(sum(owned_s), 0) AS owned_s, coalesce(sum(usable_s), 0) AS usable_s, "  # noqa: S608 (quoted)
@@ -100,7 +103,7 @@ def _over(served: Served, span: Span) -> Row:
         f"FROM failures({span.sql}) WHERE cluster = {cluster}"
     )[0]
     sums = _Time(**time)
-    return {**_availability(sums), **_failures(sums, failed), **_alarms(served, span, sums), "reckoned": served.at()}
+    return {**_availability(sums), **_failures(sums, failed), **_alarms(served, span, sums), "reckoned": at}
 
 
 def _availability(time: _Time) -> Row:
@@ -165,10 +168,13 @@ def read_history(served: Served, span: Span) -> Page:
     )
     words = {"span": over.sql, "cluster": quoted(served.cluster()), "step": f"INTERVAL {hours} HOUR"}
     words |= {"since": sql_time(over.since), "until": sql_time(over.until)}
-    rows = served.kept.get(
-        f"history {over.sql} {hours}", _KEPT_S, lambda: served.rows(_HISTORY.format(**words)), stale_s=_STALE_S
-    )
-    return Page(rows, served.at(), notes=over.notes)
+
+    def make() -> tuple[list[Row], datetime]:
+        at = served.at()
+        return served.rows(_HISTORY.format(**words)), at
+
+    rows, at = served.kept.get(f"history {over.sql} {hours}", _KEPT_S, make, stale_s=_STALE_S)
+    return Page(rows, at, notes=over.notes)
 
 
 _HISTORY: Final = """

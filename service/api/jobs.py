@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import msgspec
+import polars as pl
 from litestar import Response, get
 from litestar.params import FromPath
 
@@ -16,15 +19,19 @@ from graynode.service import cost_jobs, user_view
 from graynode.service.api.answers import Page, Row, one, page
 from graynode.service.api.asked import ANY, PageAsked, ServedHere, SpanAsked, StateIs, Text
 from graynode.service.api.bounded import lake_problems
-from graynode.service.api.paging import Paging, page_rows, page_sql
+from graynode.service.api.paging import Paging, page_newest
 from graynode.service.api.problems import Problem, shown
-from graynode.service.api.spans import Span, sql_time, whole_hour
+from graynode.service.api.spans import Span, whole_hour
 from graynode.service.api.state import Served
 from graynode.service.explain_job import told_of
 
 STATES: Final = ("all", "running", "ended", "queued", *sorted(JOB_ENDED))
 _WEEK: Final = timedelta(days=7)
 _KEPT_S: Final = 60.0
+_STALE_S: Final = 300.0
+_LIST_S: Final = 10.0
+_LIST_STALE_S: Final = 30.0
+"""Together less than a scheduler is asked anew in, so nobody sees a job later for it."""
 _LONGEST: Final = 300
 _LISTED: Final = """cluster, job_id, job_alias, "user", account, "partition", work, state, reason, queued_ts,
   allocated_ts, first_step_ts, end_ts, exit_code, exit_signal, requeues, nodes, gpus, ranks, node_names, machines,
@@ -39,40 +46,44 @@ def read_jobs(
     served: Served, paging: Paging, span: Span | None = None, *, user: str = "", node: str = "", state: str = "all",
     partition: str = "",
 ) -> Page:  # fmt: skip
-    """Jobs that ran or waited in the range (the last week of data), newest first, with their verdict."""
-    at = served.at()
-    over = span if span is not None and span.said else Span(at - _WEEK, at + timedelta(days=1))
-    where = [f"cluster = {quoted(served.cluster())}", "job_id IS NOT NULL", "began_ts IS NOT NULL", *_in_state(state)]
-    where += [
-        f'"{name}" = {quoted(value)}' for name, value in (("user", user), ("partition", partition)) if value not in ANY
-    ]
+    """Jobs that ran or waited in the range (the last week of data), newest first, with their verdict. The list is made
+    of the lake every ten seconds at most, and is at most forty seconds old: ``at`` is the data's time then.
+    """
+    over = span if span is not None and span.said else None
+    chosen = [*_in_state(state), *(pl.col(n) == v for n, v in (("user", user), ("partition", partition)) if v not in ANY)]
     if node not in ANY:
-        where.append(f"(list_contains(node_names, {quoted(node)}) OR list_contains(machines, {quoted(node)}))")
-    where += [f"began_ts < {sql_time(over.until)}", f"(end_ts IS NULL OR end_ts >= {sql_time(over.since)})"]
+        chosen.append(pl.col("node_names").list.contains(node) | pl.col("machines").list.contains(node))
+    listed, at = served.kept.get("jobs", _LIST_S, lambda: _listed(served), stale_s=_LIST_STALE_S)
+    over = over or Span(at - _WEEK, at + timedelta(days=1))
+    within = (pl.col("began_ts") < over.until) & (pl.col("end_ts").is_null() | (pl.col("end_ts") >= over.since))
+    found = page_newest(listed.filter(within, *chosen), ("began_ts", "job_id"), paging, at)
+    return replace(found, rows=[_flat(row) for row in found.rows])
+
+
+def _listed(served: Served) -> tuple[pl.DataFrame, datetime]:
+    at = served.at()
     sql = (
         f"SELECT * FROM (SELECT {_LISTED} FROM jobs) LEFT JOIN ({_JUDGED}) USING (cluster, job_id) "  # noqa: S608
-        f"WHERE {' AND '.join(where)}"
+        f"WHERE cluster = {quoted(served.cluster())} AND job_id IS NOT NULL AND began_ts IS NOT NULL"
     )
-    keys = ("began_ts", "job_id")
-    rows = served.rows(page_sql(sql, keys, "ts", paging, newest_first=True))
-    return page_rows([_flat(row) for row in rows], keys, paging, at)
+    return served.frame(sql), at
 
 
-def _flat(row: Row) -> Row:
+def _flat(row: Mapping[str, Any]) -> Row:
     """Names of nodes as one text; their ids are for asking only."""
     told = {**row, "node_names": " ".join(sorted(row["node_names"] or ()))}
     del told["machines"]
     return told
 
 
-def _in_state(state: str) -> list[str]:
+def _in_state(state: str) -> list[pl.Expr]:
     if state not in STATES:
         raise Problem(400, f"state={shown(state)}: one of {', '.join(STATES)}")
     if state == "running":
-        return ["end_ts IS NULL", "allocated_ts IS NOT NULL"]
+        return [pl.col("end_ts").is_null(), pl.col("allocated_ts").is_not_null()]
     if state == "ended":
-        return ["end_ts IS NOT NULL"]
-    return [] if state == "all" else [f"state = {quoted(state)}"]
+        return [pl.col("end_ts").is_not_null()]
+    return [] if state == "all" else [pl.col("state") == state]
 
 
 def read_job(served: Served, job_id: str, *, spent: bool = True) -> Row:
@@ -111,10 +122,18 @@ def _stretch(served: Served, found: Row) -> tuple[Any, Any]:
 
 def read_user(served: Served, user: str, span: Span) -> Row:
     """One user's timeline: incidents and jobs of their own, what they cost, what was lost and who owes it."""
-    over = span if span.said else Span(served.at() - _WEEK, served.at())
-    with lake_problems():
-        told = user_view.read(served.reports, served.config, user, since=over.since, until=over.until)
-    return {**told, "next": None, "at": served.at()}
+    at = served.at()
+    over = span.in_hours if span.said else Span(at - _WEEK, at)
+
+    def make() -> Row:
+        with lake_problems():
+            told = user_view.nobody(served.queries, served.cluster(), user, over.since, over.until)
+            if told is None:
+                told = user_view.read(served.reports, served.config, user, since=over.since, until=over.until)
+        return {**told, "at": at}
+
+    found: Row = served.kept.get(f"user {user} {over.sql}", _KEPT_S, make, stale_s=_STALE_S)
+    return {**found, "next": None}
 
 
 # --- routes -------------------------------------------------------------------------------------------------

@@ -93,6 +93,16 @@ def page_frame(frame: pl.DataFrame, keys: tuple[str, str], paging: Paging, at: d
     return Page(rows, at, last)
 
 
+def page_newest(frame: pl.DataFrame, keys: tuple[str, str], paging: Paging, at: datetime | None) -> Page:
+    """One page of a frame, by a time and a text column without nulls, both descending."""
+    first, second = map(pl.col, keys)
+    after = paging.after("ts")
+    if after is not None:
+        frame = frame.filter((first < after[0]) | ((first == after[0]) & (second < after[1])))
+    held = frame.sort(keys, descending=True).head(paging.limit + 1)
+    return page_rows(held.to_dicts(), keys, paging, at)
+
+
 def _literal(part: Any) -> str:  # noqa: ANN401 (a key's part)
     if isinstance(part, datetime):
         return sql_time(part)

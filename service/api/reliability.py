@@ -31,10 +31,11 @@ def read_reliability(served: Served, span: Span, by: str = "cause") -> Page:
     if by not in BY:
         raise Problem(400, f"by={shown(by)}: one of {', '.join(BY)}")
     until = whole_hour(served.at()) + timedelta(hours=1)
-    over = span if span.said else Span(until - _USUAL, until, notes=span.notes)
+    over = span.in_hours if span.said else Span(until - _USUAL, until, notes=span.notes)
 
     def make() -> tuple[list[Row], datetime | None]:
-        return _read(served, over, by), served.at()
+        at = served.at()
+        return _read(served, over, by), at
 
     rows, at = served.kept.get(f"reliability {by} {over.sql}", _KEPT_S, make, stale_s=_STALE_S)
     return Page(rows, at, notes=over.notes)

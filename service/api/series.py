@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Annotated, Any, Final
 
+import msgspec
 import polars as pl
 from litestar import Response, get
 from litestar.params import QueryParameter
 
-from graynode.pipeline.series import ENTITIES, SeriesError, metrics, series
+from graynode.pipeline.series import ENTITIES, Series, SeriesError, metrics, series
 from graynode.service.api.answers import Page, page
 from graynode.service.api.asked import ANY, ServedHere, SpanAsked, Text
 from graynode.service.api.bounded import lake_problems
 from graynode.service.api.nodes import one_node, read_links
 from graynode.service.api.paging import Paging
 from graynode.service.api.problems import Problem, shown
-from graynode.service.api.spans import Span
+from graynode.service.api.spans import WHOLE_FROM, Span
 from graynode.service.api.state import Served
 
 MOST_IDS: Final = 100
+_HOUR_S: Final = 3600
+_KEPT_S: Final = 60.0
+_STALE_S: Final = 300.0
 _POINTS: Final = 1000
 """Points of a series where no step is named: about what a screen has."""
 
@@ -44,18 +48,32 @@ def read_series(
         ids = tuple(id_ for id_ in ids if id_ in names) or tuple(names)
     if len(ids) > MOST_IDS:
         raise Problem(400, f"{len(ids)} ids: at most {MOST_IDS} at a time")
-    step_s = span.step_s or max((span.until - span.since) / timedelta(seconds=_POINTS), 1.0)
-    with lake_problems():
-        try:
-            found = series(served.queries, metric, entity, ids, span.since, span.until, step_s)
-        except SeriesError as error:
-            raise Problem(400, shown(error)) from error
+    found, at = _found(served, span, metric, entity, ids)
     rows = found.frame.to_dicts()
     if names:
         rows = [{**row, "name": names.get(row["id"], row["id"])} for row in rows]
     about = {"metric": metric, "entity": entity, "unit": found.unit, "kind": found.kind, "step_s": found.step_s}
     notes = (*span.notes, *found.notes)
-    return Page(rows, served.at(), notes=notes, about={**about, "table": found.table})
+    return Page(rows, at, notes=notes, about={**about, "table": found.table})
+
+
+def _found(served: Served, span: Span, metric: str, entity: str, ids: tuple[str, ...]) -> tuple[Series, datetime]:
+    """The series, and the data's time as of which it is: hours over days change once an hour, and are kept a minute."""
+    step_s = span.step_s or max((span.until - span.since) / timedelta(seconds=_POINTS), 1.0)
+    over = span.in_hours if step_s >= _HOUR_S else span
+
+    def make() -> tuple[Series, datetime]:
+        at = served.at()
+        with lake_problems():
+            try:
+                return series(served.queries, metric, entity, ids, over.since, over.until, step_s), at
+            except SeriesError as error:
+                raise Problem(400, shown(error)) from error
+
+    if step_s < _HOUR_S or span.until - span.since < WHOLE_FROM:
+        return make()
+    key = f"series {msgspec.json.encode((metric, entity, ids)).decode()} {over.sql} {step_s}"
+    return served.kept.get(key, _KEPT_S, make, stale_s=_STALE_S)
 
 
 def _names(served: Served, entity: str, node: str) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -15,6 +15,8 @@ LONGEST: Final = timedelta(days=3660)
 _FIRST: Final = datetime(1900, 1, 1, tzinfo=UTC)
 _LAST: Final = datetime(9000, 1, 1, tzinfo=UTC)
 """Whoever reads the lake adds hours and weeks to a range: there must be room for them in what a time can say."""
+WHOLE_FROM: Final = timedelta(days=1)
+"""A range of this length or longer is reckoned in whole hours."""
 POINTS: Final = 11_000
 """Points of one series, at most."""
 _RELATIVE: Final = re.compile(r"now((?:[+-][0-9]{1,6}[smhdwMy])*)(?:/([smhdwMyQ]))?")
@@ -45,6 +47,15 @@ class Span:
     def sql(self) -> str:
         """As two arguments of a table macro."""
         return f"{sql_time(self.since)}, {sql_time(self.until)}"
+
+    @property
+    def in_hours(self) -> Span:
+        """Whole hours, where it is a day or longer; the hour that has begun is left out. A dashboard whose range moves on
+        with the clock asks for the same again until the next hour, and has the answer that is kept.
+        """
+        if self.until - self.since < WHOLE_FROM:
+            return self
+        return replace(self, since=whole_hour(self.since), until=whole_hour(self.until))
 
 
 def whole_hour(ts: datetime) -> datetime:

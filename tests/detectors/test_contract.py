@@ -144,18 +144,23 @@ def play(detector: Detector, rounds: Any, state: State) -> tuple[pl.DataFrame, S
     return pl.concat(found), state
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(params=NAMES)
 def healthy(request: pytest.FixtureRequest) -> tuple[str, pl.DataFrame, State, list[State]]:
     """Ninety minutes of healthy windows, the state after them and states on the way."""
-    detector, c, step = make(request.param), cluster(request.param), every(request.param)
-    state, states, found = primed(request.param, c), [], []
+    return _healthy(request.param)
+
+
+@functools.cache  # whatever the order of the tests is; a fixture of the module would be made anew at each change
+def _healthy(name: str) -> tuple[str, pl.DataFrame, State, list[State]]:
+    detector, c, step = make(name), cluster(name), every(name)
+    state, states, found = primed(name, c), [], []
     rounds = calm(c, 180) if step == 1 else (c.round(w, c.start_of(w)) for w in range(0, 180, step))
     for round_ in rounds:
         scored = detector.score(round_, state)
         state = scored.state
         found.append(scored.findings)
         states.append(state)
-    return request.param, pl.concat(found), state, states
+    return name, pl.concat(found), state, states
 
 
 @pytest.mark.parametrize("place", DETECTORS)
@@ -184,14 +189,18 @@ def test_the_memory_is_bounded_by_the_entities(healthy: tuple[str, pl.DataFrame,
     assert {n: f.height for n, f in state.items()} == {n: f.height for n, f in states[140 // every(name)].items()}
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(params=NAMES)
 def faulty(request: pytest.FixtureRequest) -> tuple[str, pl.DataFrame]:
     """All findings of a run with the detector's own fault in it."""
-    faults, windows = FAULTS[request.param]
-    detector, c = make(request.param), cluster(request.param, faults)
-    rounds = (c.round(w, c.start_of(w)) for w in range(0, windows, every(request.param)))
-    found, _ = play(detector, rounds, primed(request.param, c))
-    return request.param, found
+    return request.param, _found(request.param)
+
+
+@functools.cache
+def _found(name: str) -> pl.DataFrame:
+    faults, windows = FAULTS[name]
+    detector, c = make(name), cluster(name, faults)
+    rounds = (c.round(w, c.start_of(w)) for w in range(0, windows, every(name)))
+    return play(detector, rounds, primed(name, c))[0]
 
 
 def test_it_finds_its_fault_and_says_where(faulty: tuple[str, pl.DataFrame]) -> None:

@@ -40,7 +40,7 @@ def lake_with(tmp_path: Path, **tables: list[Mapping[str, Any]]) -> Lake:
 
 
 def test_windows_by_what_they_are_of(tmp_path: Path) -> None:
-    """Node, rack by the inventory, partition by placements, all; the last word on a window counts; other clusters no."""
+    """Node, rack by inventory, partition by placements, all; the last word on a window counts; no other cluster's."""
     inventory = [{"ts": NOW - HOUR, "node_id": "b", "kind": "node", "entity": "b", "attributes": '{"rack": "r7"}'}]
     lake = lake_with(
         tmp_path,

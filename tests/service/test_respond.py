@@ -119,11 +119,10 @@ def test_a_new_receiver_begins_with_what_is_open_now(bus: SpoolBus, publisher: P
     over_ = [r | {"state": "resolved" if r["revision"] == 2 else r["state"]} for r in revisions(3, "n1")]
     publisher(over_)
     publisher(revisions(4, "n2"))
-    with HttpReceiver(lambda *_: Answer(200), secret=SECRET) as receiver:
-        with running(bus, receiver.url, publisher, "new"):
-            assert until(lambda: got(receiver) == [("n2", 3)])
-            publisher(revisions(5, "n2")[4:] + revisions(1, "n3"))
-            assert until(lambda: sorted(got(receiver)) == [("n2", 3), ("n2", 4), ("n3", 0)])
+    with HttpReceiver(secret=SECRET) as receiver, running(bus, receiver.url, publisher, "new"):
+        assert until(lambda: got(receiver) == [("n2", 3)])
+        publisher(revisions(5, "n2")[4:] + revisions(1, "n3"))
+        assert until(lambda: sorted(got(receiver)) == [("n2", 3), ("n2", 4), ("n3", 0)])
 
 
 def test_a_restart_goes_on_where_it_stood(bus: SpoolBus, publisher: Publisher) -> None:

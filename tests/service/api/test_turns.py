@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from graynode.service.api.access import COOKIE
-from graynode.service.api.turns import AT_ONCE, Turns
+from graynode.service.api.turns import ALL, AT_ONCE, Turns
 
 ANN = {"authorization": "Bearer ann"}
 BEN = {"authorization": "Bearer ben"}
@@ -47,6 +47,15 @@ async def _under_way(asked: tuple[dict[str, str], ...], path: str) -> int:
 def test_a_caller_has_only_so_many_at_a_time_and_nobody_else_waits() -> None:
     """A hundred of one, one of another."""
     assert under_way(*[ANN] * 100, BEN) == AT_ONCE + 1
+
+
+def test_four_callers_do_not_fill_the_threads() -> None:
+    """They share what there is, so a fifth has a turn at once; and of a hundred callers each has one."""
+    callers = [{"authorization": f"Bearer caller-{i}"} for i in range(100)]
+    four = [headers for headers in callers[:4] for _ in range(30)]
+    assert under_way(*four) == ALL + 1, "the fourth had to have one, for the others came first"
+    assert under_way(*four, ANN) == ALL + 2 < 32
+    assert under_way(*callers, *callers) == 100
 
 
 def test_sessions_of_one_token_are_one_caller() -> None:

@@ -103,15 +103,15 @@ def test_what_we_do_not_make_any_more_is_deleted_and_nothing_else(grafana: Grafa
     push(grafana, token)
     held = grafana.dashboards
 
-    def there(uid: str, title: str = "Old", tag: str = "graynode", folder: str = "graynode", *, fixed: bool = False) -> None:
+    def there(uid: str, title: str = "Old", tag: str = "graynode", **meta: Any) -> None:
         told = {"uid": uid, "title": title, "tags": [tag], "version": 1}
-        held[uid] = {"dashboard": told, "meta": {"folderUid": folder, "provisioned": fixed}}
+        held[uid] = {"dashboard": told, "meta": {"folderUid": "graynode", "provisioned": False, **meta}}
 
     there("graynode-old", "\x1b[2JOld")
-    there("graynode-file", fixed=True)
+    there("graynode-file", provisioned=True)
     there("graynode-mine", tag="mine")
     there("mine")
-    there("graynode-moved", folder="team")
+    there("graynode-moved", folderUid="team")
     grafana.changes.clear()
     code, said = push(grafana, token, api_token_file=None, keep=True)
     assert (code, grafana.changes) == (0, [])
@@ -120,7 +120,7 @@ def test_what_we_do_not_make_any_more_is_deleted_and_nothing_else(grafana: Grafa
     assert grafana.changes == []
     assert "\x1b" not in "".join(said)
     assert [line for line in said if line.startswith("would delete")] == [
-        "would delete: dashboard [2JOld (graynode-old): this version does not make it any more"
+        "would delete: dashboard  [2JOld (graynode-old): this version does not make it any more"
     ]
     code, said = push(grafana, token, api_token_file=None)
     assert (code, grafana.changes) == (1, ["DELETE /api/dashboards/uid/graynode-old"])
