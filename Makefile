@@ -30,7 +30,7 @@ run: .venv/.server ## the main job on this machine: live host metrics, a simulat
 
 test: .venv/.server ## every suite, real components included (≤ 15 minutes on 2 cores)
 	@deploy/dev/packages test
-	GRAYNODE_KILLS=$(KILLS) $(PYTEST) -m "not long" -n $(JOBS) --dist loadfile
+	GRAYNODE_KILLS=$(KILLS) $(PYTEST) -m "not long" -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 test-long: .venv/.server ## the suites that take minutes each
 	@deploy/dev/packages test

@@ -4,9 +4,9 @@ Counted are error-hours per powered hour: an hour from an error on is one, whate
 bursts (94 % of gaps between corrected errors are under an hour, and one GPU once gave 112,656 in a day), so lines and
 raw counts mean little, and a burst across the full hour must not count twice. Rates over a fleet are Gamma distributed
 (most GPUs never show one, a few often do), so a count given the entity's own history is negative binomial, and its
-upper tail is the p-value: of the last day, and of this clock hour and the one before, where growth that has just begun
-stands out from a day without errors; of the two the smaller, each paid for (Bonferroni, weighted). The Gamma is fitted
-per group (GPU model, kind of link). Bursts longer than an hour come in runs of error-hours; how long, the group's own past says
+upper tail is the p-value: of the last day, and of its last three clock hours, in which growth that has just begun
+stands out; of the two the smaller, each paid for (Bonferroni, weighted). The Gamma is fitted per group (GPU model,
+kind of link). Bursts longer than an hour come in runs of error-hours; how long, the group's own past says
 (``cluster``), and runs are counted instead: otherwise one long burst would look like many errors.
 """
 
@@ -25,8 +25,10 @@ from graynode.detectors.memory import Arrays, recall, remember
 
 HOURS: Final = 24
 _EPISODE_S: Final = 3600.0
-_DAY_WEIGHT, _NOW_WEIGHT = 0.7, 0.3
+_DAY_WEIGHT, _NOW_WEIGHT = 0.6, 0.4
 """A day keeps the larger part of the false findings allowed: three error-hours in it are still told."""
+_NOW_HOURS: Final = 3
+"""This clock hour and two before: a second error-hour that begins within two hours of the first is in them."""
 _FLEET_HOURS: Final = 5_000.0
 _FLEET_ENTITIES: Final = 5
 """With less history than this the fleet's own fit would be a guess, and the shipped prior stands."""
@@ -188,7 +190,7 @@ def clustered(history: Floats, squares: Floats) -> float:
 def _judge(memory: Arrays, hits: Floats, powered: Floats, prior: Prior, groups: Ints, new_hour: Bools) -> Growth:
     hour, past_hits, past_powered = memory["hour"], memory["past_hits"], memory["past_powered"]
     count, exposure = (hits > 0).sum(axis=0).astype(np.float64), powered.sum(axis=0)
-    late = [(hour.astype(np.int64) - back) % HOURS for back in range(2)]
+    late = [(hour.astype(np.int64) - back) % HOURS for back in range(_NOW_HOURS)]
     each = np.arange(len(hour))
     now_count = sum(((hits[at, each] > 0).astype(np.float64) for at in late), np.zeros(len(hour)))
     now_exposure = sum((powered[at, each] for at in late), np.zeros(len(hour)))

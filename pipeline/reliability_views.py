@@ -1,5 +1,9 @@
 """Failures of nodes and what their time went to: text of DuckDB macros; ``graynode.pipeline.queries`` makes them.
 
+A job that was lost is lost once, however many of its nodes failed: its end belongs to the failure of the node that the
+judgement of the job names, else to that with the strongest witness (an incident, a hard event, a record, the word of
+the scheduler), else to the earliest.
+
 A *failure* is a stretch in which something says that a machine, one of its GPUs or links is broken: incidents of
 hardware (tickets and pages), hard events, a scheduler's or our own word that it is out of service (planned maintenance
 excepted), imported fault records. Stretches that overlap or follow within ``APART`` are one failure, told by several
@@ -127,7 +131,8 @@ all_merged AS (
   SELECT cluster, node_id, nth, max(node) AS node, min(lo) AS began, min(told_ts) AS told_ts,
     arg_min(cause, (rank, lo, cause)) AS cause, arg_min(incident_id, (rank, lo)) AS incident_id,
     bool_or(open) AS open, max(rank <> 2) AS has_end, max(hi) AS last_ts, arg_max(repair, hi) AS repair,
-    count(*) AS witnesses, bool_or(whole) AS whole, count(DISTINCT gpu_uuid) AS gpus_named, max(effect) AS effect
+    min(rank) AS best, count(*) AS witnesses,
+    bool_or(whole) AS whole, count(DISTINCT gpu_uuid) AS gpus_named, max(effect) AS effect
   FROM numbered GROUP BY cluster, node_id, nth),
 merged AS (FROM all_merged WHERE began >= CAST(from_ts AS TIMESTAMPTZ)),
 placed AS (
@@ -144,14 +149,18 @@ at_work AS (
     AND coalesce(p.hi >= m.began, true)
   GROUP BY ALL),
 ends AS (
-  SELECT cluster, node_id, job_id, end_ts FROM attribution_now
+  SELECT cluster, node_id, job_id, coalesce(attempt, 0) AS attempt, end_ts, 0 AS word FROM attribution_now
   WHERE verdict = 'infrastructure' AND phase = 'ended' AND end_ts < CAST(to_ts AS TIMESTAMPTZ)
-  UNION SELECT cluster, node_id, job_id, hi FROM placed WHERE node_fail AND hi IS NOT NULL),
-hits AS (
-  SELECT m.cluster, m.node_id, m.nth, min(e.end_ts) AS hit_ts, arg_min(e.job_id, e.end_ts) AS hit_job_id FROM merged m
+  UNION SELECT cluster, node_id, job_id, attempt, hi, 1 FROM placed WHERE node_fail AND hi IS NOT NULL),
+hit_once AS (
+  SELECT m.cluster, m.node_id, m.nth, e.job_id, e.end_ts FROM all_merged m
   JOIN ends e ON e.cluster = m.cluster AND e.node_id = m.node_id AND e.end_ts >= m.began - {_HIT_BEFORE}
     AND (m.open OR e.end_ts <= m.last_ts + {_HIT_AFTER})
-  GROUP BY ALL),
+  QUALIFY row_number() OVER (PARTITION BY e.cluster, e.job_id, e.attempt ORDER BY e.word, m.best, m.began, m.node_id,
+    m.nth) = 1),
+hits AS (
+  SELECT cluster, node_id, nth, min(end_ts) AS hit_ts, arg_min(job_id, end_ts) AS hit_job_id FROM hit_once
+  GROUP BY cluster, node_id, nth),
 homes AS (
   SELECT m.cluster, m.node_id, m.nth, count(DISTINCT h.gpu_uuid) AS node_gpus, any_value(h.gpu_model) AS gpu_model
   FROM merged m

@@ -21,8 +21,9 @@ import polars as pl
 
 from graynode.pipeline.owned_hours import GROUP, SUMS, TABLE
 from graynode.pipeline.queries import Queries
-from graynode.pipeline.schema import OWNED_MEANS as MEANS
+from graynode.pipeline.schema import OWNED_MEANS
 
+MEANS: Final = OWNED_MEANS
 _KEPT_DAYS: Final = 400
 _DAY: Final = timedelta(days=1)
 _HOUR: Final = timedelta(hours=1)

@@ -2,8 +2,8 @@
 
 Ours is a dashboard whose uid begins with ``graynode-`` and that has the tag ``graynode``; a data source of our uid and
 type. Whatever else has one of our uids is left alone and named. Of our dashboards in our folder, those that this
-version does not make any more are deleted (``keep``: left there). Without ``yes`` nothing is changed: what would be is said. A
-second run changes nothing.
+version does not make any more are deleted (``keep``: left there). Without ``yes`` nothing is changed: what would be is
+said. A second run changes nothing.
 """
 
 from __future__ import annotations

@@ -30,7 +30,8 @@ from graynode.service.wiring import make_lake
 
 _log = structlog.get_logger()
 
-_STILL: Final = "the lake has not been read yet"
+UNREAD: Final = "the lake has not been read yet"
+"""The problem of the first picture, which is of nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class FleetNow:
         return max((now - self.made).total_seconds(), 0.0)
 
 
-def empty(now: datetime, problem: str = _STILL) -> FleetNow:
+def empty(now: datetime, problem: str = UNREAD) -> FleetNow:
     """A picture of nothing."""
     return FleetNow(None, now, "0", pl.DataFrame(schema=NODES), pl.DataFrame(schema=GPUS), problem)
 

@@ -19,7 +19,7 @@ from graynode.service.quiet_windows import SCOPES
 
 SEE_ALL: Final = ("rules", "blind")
 """Detectors that look at nodes in maintenance too: what they say is so, whoever works there."""
-_ROW: Final = ("ts", "cluster", "maintenance_id", "scope", "name", "since", "until", "who")
+_ROW: Final = ("ts", "cluster", "maintenance_id", "scope", "name", "node", "since", "until", "who")
 _PLACED_WITHIN: Final = timedelta(days=7)
 _TIME: Final = pl.Datetime("us", "UTC")
 _WINDOWS: Final = pl.Schema({"node_id": pl.String(), "since": _TIME, "until": _TIME, "said": pl.String()})
@@ -89,7 +89,11 @@ _PLACES: Final = pl.Schema({"node_id": pl.String, "name": pl.String})
 
 
 def _words() -> pl.Expr:
-    of = pl.when(pl.col("scope") == "all").then(pl.lit("all")).otherwise(pl.format("{} {}", "scope", "name"))
+    of = (
+        pl.when(pl.col("scope") == "all")
+        .then(pl.lit("all"))
+        .otherwise(pl.format("{} {}", "scope", pl.coalesce("node", "name")))
+    )
     until = pl.col("until").dt.convert_time_zone("UTC").dt.strftime("%Y-%m-%d %H:%M")
     return pl.format(
         "of {} until {} UTC, says {}: nobody is told before", of, until, pl.col("who").fill_null("somebody")

@@ -72,9 +72,8 @@ def show(config: Config, *, as_json: bool = False, now: datetime | None = None) 
         print("No maintenance is now or announced (what was said in the last seconds is not in the lake yet).")
     for w in windows:
         when = "now" if w.holds(moment) else "to come"
-        what = f"{w.scope} {w.name}".strip()
         print(f"{w.maintenance_id[:_SHORT]}  {when:<7} {w.since:%Y-%m-%d %H:%M} to {w.until:%Y-%m-%d %H:%M} UTC")
-        print(f"          {_plain(what)}: {_plain(w.why)} ({_plain(w.who)})")
+        print(f"          {_plain(w.of)}: {_plain(w.why)} ({_plain(w.who)})")
     return 0
 
 
@@ -92,7 +91,7 @@ def end(config: Config, prefix: str, *, why: str = "", by: str = "", now: dateti
     row |= {"ts": moment, "scope": window.scope, "since": window.since, "until": moment, "who": who(by)}
     row |= {"maintenance_id": window.maintenance_id, "why": why.strip()[:_TEXT] or window.why}
     say(config, [("maintenance", row)], now=moment)
-    print(f"maintenance {window.maintenance_id[:_SHORT]} of {f'{window.scope} {window.name}'.strip()} is over")
+    print(f"maintenance {window.maintenance_id[:_SHORT]} of {_plain(window.of)} is over")
     return 0
 
 

@@ -23,6 +23,12 @@ class Window:
     ts: datetime
     why: str = ""
     who: str = ""
+    node: str = ""
+
+    @property
+    def of(self) -> str:
+        """What it is of, as people call it."""
+        return self.scope if self.scope == "all" else f"{self.scope} {self.node or self.name}"
 
     def holds(self, now: datetime) -> bool:
         """Whether it is now."""
@@ -38,8 +44,7 @@ class Window:
 
     def said(self) -> str:
         """In words."""
-        of = self.scope if self.scope == "all" else f"{self.scope} {self.name}"
-        return f"maintenance of {of} until {self.until:%Y-%m-%d %H:%M} UTC, says {self.who or 'somebody'}"
+        return f"maintenance of {self.of} until {self.until:%Y-%m-%d %H:%M} UTC, says {self.who or 'somebody'}"
 
 
 def window_of(row: Mapping[str, Any]) -> Window | None:
@@ -48,5 +53,5 @@ def window_of(row: Mapping[str, Any]) -> Window | None:
     since, until, ts = (t.astimezone(UTC) if isinstance(t, datetime) else None for t in times)
     if since is None or until is None or ts is None or row.get("scope") not in SCOPES:
         return None
-    texts = {k: str(row.get(k) or "") for k in ("maintenance_id", "cluster", "scope", "name", "why", "who")}
+    texts = {k: str(row.get(k) or "") for k in ("maintenance_id", "cluster", "scope", "name", "why", "who", "node")}
     return Window(**texts, since=since, until=until, ts=ts)

@@ -40,7 +40,9 @@ def run(
     config: Config, week: str = "", format_: str = "html", out: Path | None = None, *, send: bool = False,
     nodes: int = 0, now: datetime | None = None, sink: TextIO | None = None,
 ) -> int:  # fmt: skip
-    """Write the report of a week. 0 written, 1 the lake cannot be asked; ``ConfigError`` for what cannot be meant."""
+    """Write the report of a week. 0 written, 1 there is nothing to tell or the lake cannot be asked; ``ConfigError``
+    for what cannot be meant. Of a lake that knows nothing of the cluster nothing is written and nothing sent.
+    """
     moment = now or utc_now()
     asked_week = week_of(week, moment)
     if send:
@@ -55,6 +57,10 @@ def run(
         return 1
     finally:
         queries.close()
+    if report.empty:
+        told = f"the lake {config.lake.path} has nothing of cluster {report.cluster!r}: nothing is written or sent"
+        print(f"graynode report: {told}", file=sys.stderr)
+        return 1
     text = FORMATS[format_](report)
     if out is not None:
         _write(out, text)
@@ -72,13 +78,14 @@ def read(
 ) -> Report:
     """The whole report. ``owned``: machines there are, where the lake knows only those that had a failure."""
     asked = Asked(queries, config, _cluster(queries, config.cluster), week, owned)
+    empty = asked.rows(report_sql.NEWEST)[0]["ts"] is None
     _scale(asked)
     sections = [part(asked) for part in _PARTS]
     _what_else(asked)
     drawn = [_drawn(section, draw or render.svg) for section in sections]
     return Report(
         asked.cluster, week.name, week.since, week.until, made, week.whole, asked.headlines, drawn, asked.unknown,
-        version("graynode"),
+        version("graynode"), empty,
     )  # fmt: skip
 
 

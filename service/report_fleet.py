@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import UTC
 from typing import Any, Final
 
 from graynode.dashboards import charts
@@ -45,9 +46,23 @@ def availability(asked: Asked) -> Section:
         low, high = usable / owned, (usable + blind) / owned
         told = share(low) if blind < owned * 5e-5 else f"{share(low)} to {share(high)}"
         beside = f"of {of} owned; the bounds are the time nobody saw" if watched else f"of {of} owned, by records alone"
-        asked.headlines.append(Headline("Available", told, beside))
-        says.append(f"{told} of {of} could be used. Time that nobody saw counts as lost in the lower bound only.")
+        stretch = _stretch(asked) if rows else ""
+        asked.headlines.append(Headline("Available", told, beside + stretch))
+        says.append(
+            f"{told} of {of} could be used{stretch}. Time that nobody saw counts as lost in the lower bound only."
+        )
     return Section("availability", "Availability", says, [gpus, nodes], [Figure(_by_day(asked))] if rows else [])
+
+
+def _stretch(asked: Asked) -> str:
+    """What of the week the GPU-hours cover, where that is not all of it: whole hours that were rolled up."""
+    told = asked.rows(ask.GPU_STRETCH)[0]
+    since, until = (told[name].astimezone(UTC) if told[name] else None for name in ("since", "until"))
+    if since is None or until is None or (asked.week.whole and since <= asked.week.since and until >= asked.week.until):
+        return ""
+    until = min(until, asked.week.until)
+    hours = (until - since).total_seconds() / 3600
+    return f"; from {since:%a %-d %b %H:%M} to {until:%a %-d %b %H:%M} UTC, {hours:g} of 168 hours"
 
 
 def _by_day(asked: Asked) -> Mapping[str, Any]:

@@ -36,6 +36,8 @@ SELECT coalesce(gpu_model, 'unknown model') AS gpu_model, count(DISTINCT gpu_uui
   coalesce(sum(hours) FILTER (category = 'out_of_service'), 0) AS out_h,
   coalesce(sum(hours) FILTER (category = 'blind'), 0) AS blind_h
 FROM gpu_hours({w0}, {w1}) WHERE cluster = {cluster} GROUP BY ALL ORDER BY owned_h DESC, gpu_model"""
+GPU_STRETCH: Final = """
+SELECT min(ts) AS since, max(ts) + INTERVAL 1 HOUR AS until FROM gpu_hours({w0}, {w1}) WHERE cluster = {cluster}"""
 GPU_DAYS: Final = """
 SELECT date_trunc('day', ts) AS day, sum(hours) AS owned_h,
   coalesce(sum(hours) FILTER (category NOT IN ('out_of_service', 'blind')), 0) AS usable_h,

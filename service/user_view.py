@@ -38,6 +38,7 @@ WHERE i.began >= TIMESTAMPTZ '{since}' OR i.ended IS NULL OR i.ended >= TIMESTAM
 QUALIFY row_number() OVER (PARTITION BY i.incident_id, m.job_id ORDER BY m.lo DESC) = 1
 ORDER BY i.began
 """
+_ANY: Final = 'SELECT 1 FROM job WHERE cluster = {cluster} AND "user" = {user} LIMIT 1'
 _KNOWN: Final = """
 SELECT "user", max(ts) AS ts FROM job WHERE cluster = {cluster} AND "user" IS NOT NULL GROUP BY "user"
 ORDER BY jaro_winkler_similarity("user", {user}) DESC, "user" LIMIT 5
@@ -73,7 +74,7 @@ def read(
 def nobody(queries: Queries, cluster: str, user: str, since: datetime, until: datetime) -> dict[str, Any] | None:
     """The timeline of somebody of whom no job is known, without a look at any GPU-hour; ``None`` where one is."""
     words = {"cluster": quoted(cluster), "user": quoted(user)}
-    if queries.rows('SELECT 1 FROM job WHERE cluster = {cluster} AND "user" = {user} LIMIT 1'.format(**words)):
+    if queries.rows(_ANY.format(**words)):
         return None
     spent = pl.DataFrame(schema={"category": pl.String, "gpu_hours": pl.Float64, "cost": pl.Float64})
     return {

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from api_site import CLUSTER, MODELS, SLOTS, Fleet, Site, gpu_windows, host_windows, link_windows
 
-from graynode.pipeline import fleet_hours
+from graynode.pipeline import fleet_hours, owned_hours
 from graynode.pipeline.lake import Lake
 from graynode.pipeline.lake_format import conform, lake_schema, to_lake, writer_properties
 
@@ -62,6 +62,7 @@ def make(folder: Path, site: Site, say: Callable[[str], None] = print) -> None:
     for table, frame in told(fleet, rng).items():
         lake.write(table, conform(table, frame))
     say(f"told: {time.perf_counter() - began:.0f} s; {fleet_hours.fill(lake)} hours of the fleet")
+    say(f"GPU-hours of {owned_hours.fill(lake)} days: {time.perf_counter() - began:.0f} s")
     (folder / "site.json").write_text(
         json.dumps({"nodes": site.nodes, "days": site.days, "seed": site.seed, "end": site.end.isoformat()}) + "\n"
     )

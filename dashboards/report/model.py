@@ -82,6 +82,8 @@ class Report:
     sections: Sequence[Section]
     unknown: Sequence[str]
     version: str = ""
+    empty: bool = False
+    """The lake has nothing at all of the cluster."""
 
     @property
     def title(self) -> str:

@@ -90,7 +90,7 @@ class _Time:
 
 
 def _over(served: Served, span: Span) -> Row:
-    at = served.at()
+    at = served.read_at()
     cluster = quoted(served.cluster())
     time = served.reckoned(
         "SELECT coalesce(sum(owned_s), 0) AS owned_s, coalesce(sum(usable_s), 0) AS usable_s, "  # noqa: S608 (quoted)

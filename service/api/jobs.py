@@ -16,6 +16,7 @@ from graynode.dashboards.explain_job import as_json
 from graynode.pipeline.queries import quoted
 from graynode.pipeline.schema import JOB_ENDED
 from graynode.service import cost_jobs, user_view
+from graynode.service.api import timeline
 from graynode.service.api.answers import Page, Row, one, page
 from graynode.service.api.asked import ANY, PageAsked, ServedHere, SpanAsked, StateIs, Text
 from graynode.service.api.bounded import lake_problems
@@ -50,10 +51,11 @@ def read_jobs(
     of the lake every ten seconds at most, and is at most forty seconds old: ``at`` is the data's time then.
     """
     over = span if span is not None and span.said else None
-    chosen = [*_in_state(state), *(pl.col(n) == v for n, v in (("user", user), ("partition", partition)) if v not in ANY)]
+    named = {"user": user, "partition": partition}
+    chosen = [*_in_state(state), *(pl.col(name) == value for name, value in named.items() if value not in ANY)]
     if node not in ANY:
         chosen.append(pl.col("node_names").list.contains(node) | pl.col("machines").list.contains(node))
-    listed, at = served.kept.get("jobs", _LIST_S, lambda: _listed(served), stale_s=_LIST_STALE_S)
+    listed, at = served.kept.get(f"jobs {served.cluster()}", _LIST_S, lambda: _listed(served), stale_s=_LIST_STALE_S)
     over = over or Span(at - _WEEK, at + timedelta(days=1))
     within = (pl.col("began_ts") < over.until) & (pl.col("end_ts").is_null() | (pl.col("end_ts") >= over.since))
     found = page_newest(listed.filter(within, *chosen), ("began_ts", "job_id"), paging, at)
@@ -123,7 +125,8 @@ def _stretch(served: Served, found: Row) -> tuple[Any, Any]:
 def read_user(served: Served, user: str, span: Span) -> Row:
     """One user's timeline: incidents and jobs of their own, what they cost, what was lost and who owes it."""
     at = served.at()
-    over = span.in_hours if span.said else Span(at - _WEEK, at)
+    until = whole_hour(at) + timedelta(hours=1)
+    over = span.in_hours if span.said else Span(until - _WEEK, until)
 
     def make() -> Row:
         with lake_problems():
@@ -160,9 +163,9 @@ def job(served: ServedHere, job_id: FromPath[str]) -> Response[bytes]:
 
 
 @get("/api/v1/users/{user:path}", sync_to_thread=True)
-def user_(served: ServedHere, span: SpanAsked, user: FromPath[str]) -> Response[bytes]:
+def user_(served: ServedHere, span: SpanAsked, paging: PageAsked, user: FromPath[str]) -> Response[bytes]:
     """One user's own incidents and jobs as a timeline."""
-    return one(read_user(served, user.removeprefix("/"), span))
+    return one(timeline.part(read_user(served, user.removeprefix("/"), span), paging))
 
 
 ROUTES: Final[tuple[Any, ...]] = (jobs, job, user_)

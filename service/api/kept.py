@@ -36,18 +36,22 @@ class Kept:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _threads: list[threading.Thread] = field(default_factory=list)
 
-    def get(self, key: str, seconds: float, make: Callable[[], T], *, stale_s: float = 0.0) -> T:
+    def get(
+        self, key: str, seconds: float, make: Callable[[], T], *, stale_s: float = 0.0,
+        stands: Callable[[T], bool] | None = None,
+    ) -> T:  # fmt: skip
         """What is kept under ``key``, made by ``make`` where there is none or it is older than ``seconds``.
 
-        For ``stale_s`` longer the old answer is given at once while a thread makes the new one. ``Problem`` 503 for who
-        has waited long for another's making.
+        For ``stale_s`` longer the old answer is given at once while a thread makes the new one, where it ``stands``:
+        "nothing as yet" is no old answer to give. ``Problem`` 503 for who has waited long for another's making.
         """
         with self._lock:
             slot = self._slots.setdefault(key, _Slot())
             self._slots.move_to_end(key)
             while len(self._slots) > self.most:
                 self._slots.popitem(last=False)
-        if stale_s and slot.until <= self.clock() < slot.until + stale_s:
+        old = slot.until <= self.clock() < slot.until + stale_s
+        if stale_s and old and (stands is None or stands(slot.value)):
             self._renew(slot, seconds, make)
             stale: T = slot.value
             return stale

@@ -38,7 +38,7 @@ def read_cost(served: Served, span: Span, by: str = "category") -> Row:
     over = _hours(served, span)
 
     def make() -> Row:
-        at = served.at()
+        at = served.read_at()
         with lake_problems():
             return {**cost.read(served.reports, served.config, since=over.since, until=over.until, by=by), "at": at}
 
@@ -52,11 +52,11 @@ def read_lemons(served: Served, paging: Paging) -> Page:
     """All nodes, likeliest to fault within a week first, with how much history that rests on."""
 
     def make() -> Row:
-        at = served.at()
+        at = served.read_at()
         with lake_problems():
             return {**lemons.to_json(lemons.read(served.reports, served.config.cluster, at)), "at": at}
 
-    told = served.kept.get("lemons", _RANKED_S, make, stale_s=_STALE_S)
+    told = served.kept.get("lemons", _RANKED_S, make, stale_s=_STALE_S, stands=lambda old: old["faults"] > 0)
     about = {name: told[name] for name in ("history_days", "faults", "enough_history")}
     notes = () if told["enough_history"] else ("too little history for the order to mean much",)
     return Page([{**row, **about} for row in told["nodes"][: paging.limit]], told["at"], None, notes)
@@ -72,7 +72,7 @@ def read_capacity(served: Served, part: str = "models") -> Page:
         return _models(served)
 
     def make() -> Row:
-        at = served.at()
+        at = served.read_at()
         with lake_problems():
             read = cost_budgets.read if part == "budgets" else capacity.read
             return {**read(served.reports, served.config, at=at), "at": at}

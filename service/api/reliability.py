@@ -34,10 +34,12 @@ def read_reliability(served: Served, span: Span, by: str = "cause") -> Page:
     over = span.in_hours if span.said else Span(until - _USUAL, until, notes=span.notes)
 
     def make() -> tuple[list[Row], datetime | None]:
-        at = served.at()
+        at = served.read_at()
         return _read(served, over, by), at
 
-    rows, at = served.kept.get(f"reliability {by} {over.sql}", _KEPT_S, make, stale_s=_STALE_S)
+    rows, at = served.kept.get(
+        f"reliability {by} {over.sql}", _KEPT_S, make, stale_s=_STALE_S, stands=lambda old: bool(old[0])
+    )
     return Page(rows, at, notes=over.notes)
 
 

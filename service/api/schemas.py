@@ -43,7 +43,11 @@ def table(name: str, *, without: Iterable[str] = (), parsed: bool = False) -> Sc
 
 def frame(columns: Mapping[str, pl.DataType]) -> Schema:
     """A row of a frame."""
-    return {"type": "object", "properties": {n: _TYPES[_kind(t)] for n, t in columns.items()}, "required": list(columns)}
+    return {
+        "type": "object",
+        "properties": {n: _TYPES[_kind(t)] for n, t in columns.items()},
+        "required": list(columns),
+    }
 
 
 def _kind(type_: pl.DataType) -> str:
@@ -108,6 +112,8 @@ def fill(description: dict[str, Any]) -> dict[str, Any]:
         for told in item.values():
             answers = told["responses"]
             answers["default"] = _PROBLEM
+            if path == "/metrics":
+                answers["200"]["content"] = {"text/plain": {"schema": {"type": "string"}}}
             for media, content in answers.get("200", {}).get("content", {}).items():
                 if media == "application/json" and "$ref" not in content.get("schema", {}) and "session" not in path:
                     content["schema"] = _ANSWERS.get(path, rows(_OBJECT))

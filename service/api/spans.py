@@ -50,8 +50,8 @@ class Span:
 
     @property
     def in_hours(self) -> Span:
-        """Whole hours, where it is a day or longer; the hour that has begun is left out. A dashboard whose range moves on
-        with the clock asks for the same again until the next hour, and has the answer that is kept.
+        """Whole hours, where it is a day or longer; the hour that has begun is left out. A dashboard whose range moves
+        on with the clock asks for the same again until the next hour, and has the answer that is kept.
         """
         if self.until - self.since < WHOLE_FROM:
             return self

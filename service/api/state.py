@@ -16,8 +16,9 @@ from graynode.collectors.base import utc_now
 from graynode.pipeline.lake import Lake
 from graynode.service.api.bounded import Bounded, lake_problems
 from graynode.service.api.kept import Kept
+from graynode.service.api.problems import Problem
 from graynode.service.config import Config
-from graynode.service.fleet_now import FleetNow
+from graynode.service.fleet_now import UNREAD, FleetNow
 from graynode.service.wiring import make_lake
 
 _CLUSTERS_S: Final = 300.0
@@ -68,6 +69,14 @@ class Served:
     def at(self) -> datetime:
         """Time of the newest data; the clock's where there is none yet."""
         return self.fleet.now().at or self.clock()
+
+    def read_at(self) -> datetime:
+        """The same for what is kept. ``Problem`` 503 before the lake was read for the first time: what is not reckoned
+        yet must not look like nothing.
+        """
+        if self.fleet.now().problem == UNREAD:
+            raise Problem(503, "being reckoned: the lake is read for the first time; ask again", {"Retry-After": "5"})
+        return self.at()
 
     def cluster(self) -> str:
         """The configured cluster; the only one of the lake, where that one has nothing (as ``graynode nodes``)."""

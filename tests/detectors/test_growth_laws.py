@@ -191,3 +191,32 @@ def test_banks_that_run_out_soon_are_a_ticket_with_its_time() -> None:
     assert said["severity"].to_list() == ["digest", "digest", "ticket"]
     assert "days at this pace" in said["message"][-1]
     assert "due_h" in said["evidence"][-1]
+
+
+def _told_after_min(errors: np.ndarray, start_s: float) -> float:
+    """Minutes from the first error to p ≤ 1e-6, for a GPU that was clean for five weeks. ``errors``: one a minute."""
+    memory = fresh(1) | {"past_powered": np.array([840.0])}
+    for minute in range(-1440, len(errors)):
+        grew = np.array([float(errors[minute]) if minute >= 0 else 0.0])
+        t_s = np.array([start_s + 60.0 * minute])
+        if growth.advance(memory, grew, np.full(1, 1 / 60), t_s, PRIOR).p[0] <= 1e-6:
+            return float(minute)
+    return float("inf")
+
+
+@pytest.mark.parametrize("past_the_hour", [0, 10, 30, 59])
+def test_growth_that_begins_is_told_an_hour_later_wherever_the_clock_stands(past_the_hour: int) -> None:
+    """An error a minute from then on: the second error-hour is said as it begins, at any minute of the clock."""
+    assert _told_after_min(np.ones(300), 86_400.0 * 20_000 + 60.0 * past_the_hour) == 60.0
+
+
+def test_a_burst_across_the_full_hour_is_one_error_hour() -> None:
+    """Twenty minutes that cross the hour, then nothing; and another such burst the next day: neither is growth."""
+    burst = np.concatenate([np.ones(20), np.zeros(1420), np.ones(20), np.zeros(600)])
+    assert _told_after_min(burst, 86_400.0 * 20_000 + 60.0 * 50) == float("inf")
+    memory = fresh(1)
+    begins = [
+        bool(growth.advance(memory, np.ones(1), np.full(1, 1 / 60), np.array([60.0 * m]), PRIOR).new_hour[0])
+        for m in range(50, 120)
+    ]
+    assert [m for m, new in enumerate(begins) if new] == [0, 60]

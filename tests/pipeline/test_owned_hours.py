@@ -103,6 +103,7 @@ def test_stored_days_are_what_is_reckoned(fleet: Owned) -> None:
     }
 
 
+@pytest.mark.long
 def test_hours_of_stored_days_add_up(fleet: Owned) -> None:
     """Any cut at whole hours gives two stretches that sum to the whole, and to what was owned in each."""
     _fill(fleet)
@@ -111,6 +112,7 @@ def test_hours_of_stored_days_add_up(fleet: Owned) -> None:
         assert [part["gpu_hours"].sum() for part in parts] == pytest.approx([4.0 * cut, 4.0 * (36 - cut)])
 
 
+@pytest.mark.long
 def test_a_stretch_that_cuts_an_hour_is_reckoned(fleet: Owned) -> None:
     """Half an hour of a GPU is not in the table: the answer is the same with it and without it."""
     before = _reckoned(fleet, at(3.5), at(20.25))
@@ -134,6 +136,7 @@ def test_nothing_is_made_twice_and_joining_files_changes_nothing(fleet: Owned) -
     assert (done.owned_days, _fill(fleet), fleet.lake.version("owned_hours")) == (0, 0, version)
 
 
+@pytest.mark.long
 def test_late_windows_renew_their_day(fleet: Owned) -> None:
     """A node whose hours of the first day come on the third: that day and those after it are made again, and right."""
     _fill(fleet)
@@ -167,6 +170,7 @@ def test_late_facts_renew_what_they_are_about(fleet: Owned) -> None:
     assert _stored(fleet, at(0), at(36)).equals(_reckoned(fleet, at(0), at(36)))
 
 
+@pytest.mark.long
 def test_the_end_of_a_long_job_changes_the_day_on_which_it_ends(tmp_path: Path) -> None:
     """Told once it is known: the days before stay as they are."""
     made = Owned(tmp_path, Landed(str(tmp_path)))  # type: ignore[arg-type]
@@ -199,6 +203,7 @@ def test_the_day_that_goes_on_grows_by_the_hour(fleet: Owned) -> None:
     assert _stored(fleet, at(24), at(37))["gpu_hours"].sum() == pytest.approx(4 * 13)
 
 
+@pytest.mark.long
 def test_what_was_made_stays_when_its_windows_are_gone(fleet: Owned) -> None:
     """Two years of windows are kept, and what they cost is known for as long as it is stored."""
     _fill(fleet)
@@ -210,6 +215,7 @@ def test_what_was_made_stays_when_its_windows_are_gone(fleet: Owned) -> None:
     assert _stored(fleet, at(0), at(24)).equals(before)
 
 
+@pytest.mark.long
 def test_somebody_else_at_the_same_time_wins_and_nothing_doubles(fleet: Owned, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second maintainer's transaction in between makes ours fail; the day is right all the same."""
     real, others = write_deltalake, OwnedHours(fleet.lake, clock=_clock(100))  # type: ignore[arg-type]

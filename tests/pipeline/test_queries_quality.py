@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -339,3 +340,18 @@ def test_two_schedulers_speak_each_for_itself(history: History) -> None:
     assert [(row["state"], row["reason"].partition(":")[0]) for row in now] == [
         ("measured", "kubernetes"), ("stale", "kubernetes_cluster"), ("error", "slurm"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_blind_hours_of_days_are_those_in_which_nothing_was_heard(history: History, seed: int) -> None:
+    """Whole days are looked at as one: the spells are still the runs of hours that lack, to the hour."""
+    first = (NOW - timedelta(days=6)).replace(hour=0, minute=0, second=0)
+    hours, rng = 5 * 24, random.Random(seed)
+    heard = {h for h in range(hours) if rng.random() > (0.02, 0.2, 0.6)[seed]} | {0, hours - 1}
+    row = {"cluster": "c", "node_id": "n1", "node": "host-n1", "samples": 3600}
+    history.lake.put("host_1h", [{"ts": first + timedelta(hours=h), **row} for h in heard])
+    end = first + timedelta(hours=hours)
+    rows = history.queries.rows(f"FROM blind_spells('{first}', '{end}') ORDER BY since")
+    told = {h for r in rows for h in range(hours) if r["since"] <= first + timedelta(hours=h) < r["until"]}
+    assert told == set(range(hours)) - heard
+    assert sum(r["seconds"] for r in rows) == 3600 * (hours - len(heard))

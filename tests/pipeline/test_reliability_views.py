@@ -69,8 +69,9 @@ def test_what_is_no_hardware_or_only_a_digest_is_none(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize(
-    ("scope", "name", "left"), [("node", "a", ["b"]), ("all", None, []), ("rack", "r7", ["a"]), ("rack", "r8", ["a", "b"]),
-                                ("partition", "train", ["a"])],
+    ("scope", "name", "left"),
+    [("node", "a", ["b"]), ("all", None, []), ("rack", "r7", ["a"]), ("rack", "r8", ["a", "b"]),
+     ("partition", "train", ["a"])],
 )  # fmt: skip
 def test_what_begins_in_announced_maintenance_is_no_failure(
     scope: str, name: str | None, left: list[str], lake: Lake
@@ -137,6 +138,24 @@ def test_the_job_there_and_the_job_that_it_ended(lake: Lake) -> None:
     hit, spared = ask(lake, "failures")
     assert (hit["during_job"], hit["job_id"], hit["hit_job_id"], hit["hit_ts"]) == (True, "j1", "j1", at(12))
     assert (spared["during_job"], spared["job_id"], spared["hit_job_id"]) == (False, None, None)
+
+
+def test_a_job_that_two_failing_nodes_had_is_lost_once(lake: Lake) -> None:
+    """To the node that the job's judgement names; without one to the strongest witness, then to the earliest."""
+    land(
+        lake, "incident",
+        *incident("a", "i1", 10, 12.0, 14), *incident("b", "i2", 11.9, 12.1, 14), *incident("a", "i3", 40, 41, 44),
+    )  # fmt: skip
+    land(lake, "event", {"ts": at(39.9), "node_id": "b", "event_id": "e", "kind": "gpu_lost"})
+    for node in ("a", "b"):
+        for name, begins, ends in (("j1", 1, 12), ("j2", 30, 40)):
+            land(lake, "job", *(row | {"state": "node_fail"} for row in [job(node, name, begins, ends)]))
+    land(lake, "attribution", {
+        "ts": at(13), "node_id": "b", "attribution_id": "t", "revision": 0, "job_id": "j1", "phase": "ended",
+        "verdict": "infrastructure", "end_ts": at(12), "start_ts": at(1),
+    })  # fmt: skip
+    hits = [(row["node_id"], row["hit_job_id"]) for row in ask(lake, "failures") if row["hit_job_id"]]
+    assert sorted(hits) == [("a", "j2"), ("b", "j1")]
 
 
 def test_gpu_hours_lost_are_the_gpus_concerned_times_the_effect(lake: Lake) -> None:

@@ -80,7 +80,7 @@ def test_windows_of_an_import_are_replayed_and_the_lead_is_told(
 def test_programs_errors_that_stay_on_one_gpu_are_told_from_the_rows_up_to_then(
     site: Site, tmp_path: Path, capsys: pytest.CaptureFixture[str], told_late_h: int
 ) -> None:
-    """Three users' jobs: a ticket about the GPU; a placement that the lake tells only after the error tells nothing."""
+    """Three users' jobs: a ticket about the GPU; a placement that is told only after the error tells nothing."""
     who = {"node_id": "id-node000", "node": "node000", "boot_id": "b"}
     for n, user in enumerate(("ann", "ben", "eve")):
         began = START + timedelta(hours=3 * n + 1)
@@ -89,8 +89,8 @@ def test_programs_errors_that_stay_on_one_gpu_are_told_from_the_rows_up_to_then(
         over = began + timedelta(minutes=40)
         site.write("job", [{**job, "ts": began + late, "state": "running"}])
         site.write("job", [{**job, "ts": over + late, "state": "failed", "end_ts": over}])
-        site.write("event", [{**who, "ts": began + timedelta(minutes=30), "event_id": f"e{n}", "kind": "xid", "code": 31,
-                              "source": "kernel_log", "gpu_uuid": "GPU-000-0"}])  # fmt: skip
+        site.write("event", [{**who, "ts": began + timedelta(minutes=30), "event_id": f"e{n}", "kind": "xid",
+                              "code": 31, "source": "kernel_log", "gpu_uuid": "GPU-000-0"}])  # fmt: skip
     assert replay(site, tmp_path / "out") == 0
     assert ("application errors that stay on one GPU" in capsys.readouterr().out) == (not told_late_h)
 

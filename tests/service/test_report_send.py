@@ -6,10 +6,13 @@ import base64
 from datetime import UTC, datetime
 from pathlib import Path
 
+import polars as pl
 import pytest
 from http_receiver import Answer, HttpReceiver
 
 from graynode.dashboards.report.model import Headline, Report, Section
+from graynode.pipeline.lake import Lake
+from graynode.pipeline.lake_format import conform
 from graynode.service import report as role
 from graynode.service import report_send
 from graynode.service.config import Config, ConfigError, parse
@@ -80,12 +83,23 @@ def test_without_a_file_of_addresses_it_says_where_to_name_one(tmp_path: Path) -
         report_send.addresses(parse({"report": {"urls_file": str(tmp_path / "none")}}, "test"))
 
 
-def test_an_empty_lake_is_written_to_a_path_and_a_wrong_path_is_said(tmp_path: Path) -> None:
-    """A report that knows nothing is one all the same, whole or not at all."""
+def test_an_empty_lake_is_said_and_nothing_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A report that knows nothing is none: exit 1, which lake and cluster, and no file that looks like a quiet week."""
     config = parse({"lake": {"path": str(tmp_path / "lake")}}, "test")
     out, now = tmp_path / "week.md", datetime(2026, 12, 1, tzinfo=UTC)
+    assert role.run(config, "2026-W47", "md", out, now=now) == 1
+    assert f"the lake {tmp_path / 'lake'} has nothing of cluster" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_a_path_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    """A lake with one event is enough for a report, which is there whole or not at all."""
+    config = parse({"lake": {"path": str(tmp_path / "lake")}}, "test")
+    told = {"ts": datetime(2026, 11, 18, tzinfo=UTC), "cluster": config.cluster, "node_id": "m", "kind": "xid"}
+    Lake(config.lake.path).write("event", conform("event", pl.DataFrame([told])))
+    out, now = tmp_path / "week.md", datetime(2026, 12, 1, tzinfo=UTC)
     assert role.run(config, "2026-W47", "md", out, now=now) == 0
-    assert "Everything: the lake has nothing of cluster" in out.read_text(encoding="utf-8")
+    assert out.read_text(encoding="utf-8")
     with pytest.raises(ConfigError, match="cannot be written"):
         role.run(config, "2026-W47", "md", tmp_path / "no" / "week.md", now=now)
     assert list(tmp_path.glob("*.part")) == []

@@ -229,7 +229,7 @@ def test_windows_by_what_they_are_of(site: Site) -> None:
     add(site.config, partition="train", for_="30m", why="image", by="Kim", now=NOW)
     one, two, three = (incident(n, cluster="prod") for n in ("n1", "n2", "n3"))
     assert quiet.because(one, NOW) == ""
-    said = "maintenance of node id-n1 until 2026-11-30 14:00 UTC, says Kim"
+    said = "maintenance of node n1 until 2026-11-30 14:00 UTC, says Kim"
     assert quiet.because(one, begin) == said
     assert quiet.because(incident("n1", cluster="other"), begin) == ""
     assert quiet.because(one, begin + timedelta(hours=1)) == ""
@@ -238,6 +238,17 @@ def test_windows_by_what_they_are_of(site: Site) -> None:
     add(site.config, all_=True, for_="10m", why="power", by="Kim", now=NOW)
     assert quiet.because(three, NOW).startswith("maintenance of all until")
     quiet.close()
+
+
+def test_a_window_of_a_node_is_listed_by_the_nodes_name(site: Site) -> None:
+    """People know the name, not the id; ended by the short id that the list prints."""
+    assert site.run("maintenance", "add", "--node", "n1", "--for", "2h", "--why", "fan", "--by", "Kim").returncode == 0
+    site.land()
+    shown = site.run("maintenance", "list").stdout
+    assert "node n1: fan (Kim)" in shown
+    assert "id-n1" not in shown
+    ended = site.run("maintenance", "end", shown.split()[0])
+    assert (ended.returncode, "of node n1 is over" in ended.stdout) == (0, True)
 
 
 def test_an_ack_and_a_mute_hold_for_a_receiver_that_starts_anew(site: Site) -> None:

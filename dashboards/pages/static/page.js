@@ -2,6 +2,7 @@
 import { acting } from "./act.js";
 import { grid } from "./grid.js";
 import { later, live, remember } from "./live.js";
+import { pictures } from "./picture.js";
 import { signIn, signOut } from "./session.js";
 import { theme } from "./theme.js";
 
@@ -11,6 +12,7 @@ if (document.body.hasAttribute("data-signed-in")) {
   signOut(document.getElementById("signout"));
   remember(document);
   acting(document);
+  pictures(document);
   const cells = grid(document.getElementById("grid"), document.getElementById("pointed"));
   later(document);
   live(document.getElementById("live"), document.getElementById("news"), cells);

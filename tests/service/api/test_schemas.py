@@ -14,7 +14,11 @@ ASKED = {
     "/api/v1/series": {"metric": "power_w", "entity": "gpu", "node": "sim-000"},
     "/api/v1/incidents": {"state": "all"},
 }
-BINARY = {"/api/v1/incidents/{incident_id}/picture.svg", "/api/v1/incidents/{incident_id}/picture.png", "/api/v1/stream"}
+BINARY = {
+    "/api/v1/incidents/{incident_id}/picture.svg",
+    "/api/v1/incidents/{incident_id}/picture.png",
+    "/api/v1/stream",
+}
 NEEDS_JOBS = {"/api/v1/jobs/{job_id}"}
 """The small lake has no job: an unknown one is a problem, which has a schema too."""
 
@@ -44,7 +48,7 @@ def test_every_route_says_what_it_answers(described: dict[str, Any]) -> None:
 
 
 def test_real_answers_are_as_described(described: dict[str, Any], asking: TestClient[Any]) -> None:
-    """Every route that is read, over the small lake: each answer fits its schema, and the lists of the fleet have rows."""
+    """Every route that is read, over the small lake: each answer fits its schema; lists of the fleet have rows."""
     gpu = asking.get("/api/v1/gpus").json()["rows"][0]["gpu_uuid"]
     names = {"{node}": "sim-000", "{gpu_uuid}": gpu, "{incident_id}": "aaaa0000-0000-4000-8000-000000000001",
              "{user}": "ana", "{job_id}": "1"}  # fmt: skip
