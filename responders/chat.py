@@ -7,7 +7,6 @@ the service takes files, and not any more after a first failure: a message witho
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,7 +16,7 @@ import apprise
 from apprise.attachment.memory import AttachMemory
 
 from graynode.responders import message
-from graynode.responders.address import UnsafeUrl, check_host
+from graynode.responders.addresses import service
 from graynode.responders.answers import Tries, judge, retry_after, utc_now
 from graynode.responders.base import Incident, Kind, Outcome
 from graynode.responders.requests_watch import Seen, watched
@@ -26,8 +25,6 @@ from graynode.responders.webhook import webhook_id
 Picture = Callable[[Incident], bytes | None]
 """PNG of an incident; none where there is none or it could not be drawn in time."""
 
-_LOCAL: Final = frozenset({"blink1", "dbus", "qt", "kde", "glib", "gio", "gnome", "macosx", "windows", "syslog"})
-"""These act on this machine, where nobody looks."""
 _TYPES: Final = {"page": apprise.NotifyType.FAILURE, "ticket": apprise.NotifyType.WARNING}
 
 
@@ -64,7 +61,9 @@ class Chat:
     ) -> None:
         self._links, self._where, self._picture = links or message.Links(), where, picture
         self._timeout_s, self._plain_http, self._clock = timeout_s, plain_http, clock
-        self._services = [_service(url, number, timeout_s, plain_http) for number, url in enumerate(urls, 1)]
+        self._services = [
+            service(url, number, timeout_s=timeout_s, plain_http=plain_http) for number, url in enumerate(urls, 1)
+        ]
         self._tries = Tries(monotonic)
         self._reached: dict[str, set[int]] = {}
 
@@ -92,8 +91,8 @@ class Chat:
         reached = self._reached.setdefault(letter.identity, set())
         picture = letter.picture() if number == 1 and any(p.attachment_support for p in self._plugins()) else None
         met = [
-            (i, self._send(service, letter, picture, number, trying_s))
-            for i, service in enumerate(self._services)
+            (i, self._send(one, letter, picture, number, trying_s))
+            for i, one in enumerate(self._services)
             if i not in reached
         ]
         reached |= {i for i, outcome in met if outcome.outcome != "failed"}
@@ -103,15 +102,15 @@ class Chat:
         return self._tries.end(letter.identity, outcome)
 
     def _plugins(self) -> Iterable[Any]:
-        return (service[0] for service in self._services)
+        return (one[0] for one in self._services)
 
     def _send(
-        self, service: apprise.Apprise, letter: _Letter, picture: bytes | None, number: int, trying_s: float
+        self, one: apprise.Apprise, letter: _Letter, picture: bytes | None, number: int, trying_s: float
     ) -> Outcome:
-        plugin = service[0]
+        plugin = one[0]
         attach = _file(picture) if picture and plugin.attachment_support else None
         with watched(Seen(self._timeout_s, self._plain_http)) as seen:
-            told = service.notify(
+            told = one.notify(
                 body=letter.body or letter.title, title=letter.title, notify_type=letter.type,
                 body_format=apprise.NotifyFormat.TEXT, attach=attach,
             )  # fmt: skip
@@ -129,32 +128,6 @@ def _file(picture: bytes) -> AttachMemory:
 
 
 _INFO: Final = apprise.NotifyType.INFO
-
-
-def _service(url: str, number: int, timeout_s: float, plain_http: bool) -> apprise.Apprise:
-    """One address as apprise takes it. Errors name it by its line and scheme: the rest of it is a secret."""
-    scheme = url.partition("://")[0]
-    shown = f"address {number} ({scheme[:20]}://…)" if "://" in url else f"address {number}"
-    if scheme.lower() in _LOCAL:
-        raise UnsafeUrl(f"{shown}: acts on this machine only; name a service that people read")
-    asset = apprise.AppriseAsset(
-        async_mode=False, storage_mode="memory", allow_templates=False, service_timeout=2 * timeout_s,
-        app_id="graynode", app_desc="graynode", app_url="",
-    )  # fmt: skip
-    asset.http_redirects = False
-    service = apprise.Apprise(asset=asset)
-    with warnings.catch_warnings():  # it loads its plugins now, which warn of themselves in other libraries' names
-        warnings.simplefilter("ignore", DeprecationWarning)
-        plugin = apprise.Apprise.instantiate(url, asset=asset, suppress_exceptions=True)
-    if plugin is None or isinstance(plugin, str):
-        raise ValueError(f"{shown}: is none that apprise knows; its list of services shows how each is written")
-    plugin.redirects = False
-    plugin.socket_connect_timeout = plugin.socket_read_timeout = timeout_s
-    if "host" in plugin.template_tokens:
-        host = str(getattr(plugin, "smtp_host", "") or plugin.host or "")
-        check_host(host, encrypted=bool(plugin.secure), plain_http=plain_http, shown=shown)
-    service.add(plugin)
-    return service
 
 
 def _together(met: Sequence[Outcome], services: int, number: int) -> Outcome:

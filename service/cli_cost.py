@@ -49,6 +49,9 @@ def cost(
         bool, typer.Option("--budgets", help="Instead: budgets of the month, of this one or the one that --until ends.")
     ] = False,
     tell: Annotated[bool, typer.Option("--tell", help="With --budgets: tell what is over 80 or 100 %, once.")] = False,
+    send: Annotated[
+        bool, typer.Option("--send", help="With --tell: to the addresses of report.urls_file, too.")
+    ] = False,
     format_: Format = Form.text,
     lake: LakePath = None,
     config: ConfigPath = None,
@@ -57,8 +60,10 @@ def cost(
     loaded = load_config(config, lake__path=lake)
     if tell and not budgets:
         fail("--tell goes with --budgets")
+    if send and not tell:
+        fail("--send goes with --budgets --tell")
     if budgets:
-        call("cost_commands", loaded, until=until, tell=tell, form=format_.value, function="budgets")
+        call("cost_commands", loaded, until=until, tell=tell, send=send, form=format_.value, function="budgets")
     if jobs or job:
         said = {"since": since, "until": until, "job_id": job, "form": format_.value}
         call("cost_commands", loaded, function="jobs", **said)

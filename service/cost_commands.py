@@ -17,7 +17,7 @@ from graynode.pipeline.schema import TABLES
 from graynode.service import capacity as capacity_
 from graynode.service import cost as cost_
 from graynode.service import cost_budgets, cost_jobs, cost_print, cost_text, user_view
-from graynode.service.config import Config
+from graynode.service.config import Config, ConfigError
 from graynode.service.times import instant, past
 from graynode.service.wiring import make_lake
 
@@ -53,20 +53,41 @@ def jobs(
 
 
 def budgets(
-    config: Config, *, until: str = "", tell: bool = False, form: str = "text", out: TextIO | None = None
-) -> int:
-    """Budgets of the month that ``until`` ends, or this one; with ``tell`` alerts go into the lake, once each."""
+    config: Config, *, until: str = "", tell: bool = False, send: bool = False, form: str = "text",
+    out: TextIO | None = None,
+) -> int:  # fmt: skip
+    """Budgets of the month that ``until`` ends, or this one. With ``tell`` alerts go into the lake, once each; with
+    ``send`` to the addresses of reports before that: what nobody took is not told, and comes again.
+    """
     now = utc_now()
     end = past("--until", until, now)
+    if send:
+        _addresses(config)
 
     def read(queries: Queries) -> Answer:
         found = cost_budgets.read(queries, config, at=end)
         if tell and (rows := cost_budgets.untold(queries, found, cost_budgets.alerts(found, now))):
+            if send and not _sent(config, rows):
+                raise ConfigError("no address took the alerts; they are not marked as told and come again")
             _write(make_lake(config), rows)
             found["notes"].extend(f"told: {row['message']}" for row in rows)
         return found
 
     return _ask(config, "budgets", form, out, read)
+
+
+def _addresses(config: Config) -> None:
+    """Wrong addresses are said before the work."""
+    from graynode.service import report_send
+
+    report_send.addresses(config)
+
+
+def _sent(config: Config, rows: Sequence[Mapping[str, Any]]) -> bool:
+    from graynode.service import report_send
+
+    body = "\n".join(str(row["message"]) for row in rows)
+    return report_send.tell(config, "cost", f"Budgets of GPU-hours, {rows[0]['cluster']}", body)[0] > 0
 
 
 def _write(lake: Lake, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -1,5 +1,7 @@
 """``graynode report --send``: the first page as a message, the whole as a file, to addresses as apprise has them.
 
+``tell`` sends any message there; budgets use it, too.
+
 Addresses hold passwords: they come from a file (``report.urls_file``), and what is said of them names their number and
 kind only. Services that take no file get the message alone.
 """
@@ -9,37 +11,41 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import apprise
 from apprise.attachment.memory import AttachMemory
 
 from graynode.dashboards.report import html
 from graynode.dashboards.report.model import Report
-from graynode.responders.address import UnsafeUrl, check_host, user_agent
+from graynode.responders.address import UnsafeUrl
+from graynode.responders.addresses import service, shown
 from graynode.service.config import Config, ConfigError
 
 _MOST_UNKNOWN: Final = 6
-_LOCAL: Final = frozenset({"blink1", "dbus", "qt", "kde", "glib", "gio", "gnome", "macosx", "windows", "syslog"})
-"""Services that act on this machine, where nobody looks."""
 
 
 def send(config: Config, report: Report) -> int:
     """Send to every address, whatever becomes of the others. 0 all took it, 1 some did not; each is said."""
-    title, body = f"Weekly report, {report.title}", message(report)
     name = f"graynode-{report.week}.html"
     content = html.write(report).encode()
     page = AttachMemory(content=content, name=name, mimetype="text/html")  # type: ignore[no-untyped-call]
-    failed = 0
-    for shown, service in addresses(config):
-        attach = page if service[0].attachment_support else None
-        told = service.notify(body=body, title=title, body_format=apprise.NotifyFormat.TEXT, attach=attach)
-        failed += not told
+    took, asked = tell(config, "report", f"Weekly report, {report.title}", message(report), page)
+    return 0 if took == asked else 1
+
+
+def tell(config: Config, what: str, title: str, body: str, page: AttachMemory | None = None) -> tuple[int, int]:
+    """Send a message, with a file where a service takes files. How many addresses took it, of how many there are."""
+    took, all_ = 0, addresses(config)
+    for name, one in all_:
+        attach = page if one[0].attachment_support else None
+        told = one.notify(body=body, title=title, body_format=apprise.NotifyFormat.TEXT, attach=attach)
         if told:  # an object whose truth counts
-            print(f"{shown}: sent" + ("" if attach else ", without the file: it takes none"))
+            took += 1
+            print(f"{name}: sent" + (", without the file: it takes none" if page and not attach else ""))
         else:
-            print(f"graynode report: {shown}: did not take it", file=sys.stderr)
-    return 1 if failed else 0
+            print(f"graynode {what}: {name}: did not take it", file=sys.stderr)
+    return took, len(all_)
 
 
 def message(report: Report) -> str:
@@ -68,30 +74,7 @@ def _services(path: Path, timeout_s: float, *, plain_http: bool) -> Iterator[tup
     if not urls:
         raise ConfigError(f"report.urls_file {path}: holds no address")
     for number, url in enumerate(urls, 1):
-        scheme = url.partition("://")[0][:20] if "://" in url else "?"
-        shown = f"address {number} ({scheme}://…)"
         try:
-            yield shown, _service(url, shown, timeout_s, plain_http=plain_http)
+            yield shown(url, number), service(url, number, timeout_s=timeout_s, plain_http=plain_http)
         except UnsafeUrl as error:
             raise ConfigError(f"report.urls_file {path}: {error}") from error
-
-
-def _service(url: str, shown: str, timeout_s: float, *, plain_http: bool) -> apprise.Apprise:
-    if url.partition("://")[0].lower() in _LOCAL:
-        raise UnsafeUrl(f"{shown}: acts on this machine only; name a service that people read")
-    asset = apprise.AppriseAsset(
-        async_mode=False, storage_mode="memory", allow_templates=False, service_timeout=2 * timeout_s,
-        app_id=user_agent(), app_desc="graynode", app_url="",
-    )  # fmt: skip
-    asset.http_redirects = False
-    plugin: Any = apprise.Apprise.instantiate(url, asset=asset, suppress_exceptions=True)
-    if plugin is None or isinstance(plugin, str):
-        raise UnsafeUrl(f"{shown}: is none that apprise knows; its list of services shows how each is written")
-    plugin.redirects = False
-    plugin.socket_connect_timeout = plugin.socket_read_timeout = timeout_s
-    if "host" in plugin.template_tokens:
-        host = str(getattr(plugin, "smtp_host", "") or plugin.host or "")
-        check_host(host, encrypted=bool(plugin.secure), plain_http=plain_http, shown=shown)
-    service = apprise.Apprise(asset=asset)
-    service.add(plugin)
-    return service

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from http_receiver import Answer, HttpReceiver
 from owned_gpus import H100
 from people_site import Site
 
@@ -65,6 +66,8 @@ def test_a_wrong_option_is_named(tmp_path: Path) -> None:
         (("cost", "--since", "2026-02-01", "--until", "2026-01-01"), "is not before"),
         (("cost", "--by", "colour"), "colour"),
         (("cost", "--tell"), "--tell goes with --budgets"),
+        (("cost", "--budgets", "--send"), "--send goes with --budgets --tell"),
+        (("cost", "--budgets", "--tell", "--send", *AT), "report.urls_file"),
         (("capacity", "--at", "x"), "--at x"),
         (("capacity", "--at", "2999-01-01"), "is still to come"),
         (("cost", "--budgets", "--until", "2999-01-01"), "is still to come"),
@@ -85,6 +88,28 @@ def test_a_budget_is_told_once(tmp_path: Path) -> None:
     queries.close()
     assert [row["code"] for row in rows] == [80, 100]
     assert "told:" not in site.run("cost", "--budgets", "--tell", *AT).stdout
+
+
+@pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:DeprecationWarning")
+def test_alerts_that_nobody_took_come_again(tmp_path: Path) -> None:
+    """A real receiver refuses, then takes: both levels arrive in one message, and only then they are told."""
+    site = _site(tmp_path, budget=0.5)
+    words = ("cost", "--budgets", "--tell", "--send", *AT)
+    with HttpReceiver(lambda number, _: Answer(503 if number == 0 else 200)) as receiver:
+        port = receiver.url.rsplit(":", 1)[1].split("/")[0]
+        (tmp_path / "urls").write_text(f"json://127.0.0.1:{port}/hook\n")
+        site.file.write_text(site.file.read_text() + f'\n[report]\nurls_file = "{tmp_path / "urls"}"\n')
+        refused = site.run(*words)
+        assert refused.returncode == 2
+        assert "no address took the alerts" in refused.stderr
+        taken = site.run(*words)
+        assert taken.returncode == 0
+        assert taken.stdout.count("told: account a=1 has used") == 2
+        site.run(*words)
+    told = [request.data for request in receiver.requests]
+    assert len(told) == 2
+    assert told[1]["message"].count("account a=1 has used") == 2
+    assert told[1]["title"] == "Budgets of GPU-hours, prod"
 
 
 @pytest.mark.parametrize(
