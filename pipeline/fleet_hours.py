@@ -13,20 +13,19 @@ job placed on the node; of the rack by table ``inventory``.
 from __future__ import annotations
 
 import threading
-import uuid
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import polars as pl
 import structlog
-from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake import Transaction
 
 from graynode.pipeline.fleet_rows import GPU_COLUMNS, GROUP, merge, of_gpus
-from graynode.pipeline.lake import Lake, LakeError
-from graynode.pipeline.lake_format import frame_schema, to_lake, writer_properties
+from graynode.pipeline.lake import Lake
+from graynode.pipeline.lake_format import frame_schema
 from graynode.pipeline.place_rows import of_inventory
+from graynode.pipeline.whole_days import replace_day
 
 _log = structlog.get_logger()
 
@@ -90,32 +89,9 @@ def _make_day(lake: Lake, day: str, racks: pl.DataFrame) -> int:
         rows = lake.read(SOURCE, hours[0], hours[-1] + timedelta(hours=1), GPU_COLUMNS)
         parts.append(merge(of_gpus(_placed(lake, rows.filter(pl.col("ts").is_in(hours.implode())), racks))))
     frame = pl.concat(parts).sort(list(GROUP), nulls_last=True)
-    return hours.len() if _commit(lake, handle, day, frame) else 0
-
-
-def _commit(lake: Lake, handle: DeltaTable, day: str, frame: pl.DataFrame) -> bool:
-    number = (handle.transaction_version(_COMMITS) or 0) + 1
-    windows = int(frame["windows"].sum() or 0)
-    try:
-        write_deltalake(
-            handle,
-            to_lake(TABLE, frame),
-            mode="overwrite",
-            predicate=f"date = '{day}'",
-            writer_properties=writer_properties(TABLE),
-            commit_properties=CommitProperties(
-                custom_metadata={"graynodeMaintenance": uuid.uuid4().hex},
-                app_transactions=[Transaction(_COMMITS, number), Transaction(_WINDOWS + day, windows)],
-                max_commit_retries=0,
-            ),
-            post_commithook_properties=PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False),
-        )
-    except CommitFailedError as error:
-        _log.info("a day of the fleet changed while it was made; later again", day=day, reason=str(error)[:200])
-        return False
-    except (DeltaError, OSError) as error:
-        raise LakeError(f"{lake.uri(TABLE)}: {' '.join(str(error).split())[:300]}") from error
-    return True
+    number, windows = (handle.transaction_version(_COMMITS) or 0) + 1, int(frame["windows"].sum() or 0)
+    done = [Transaction(_COMMITS, number), Transaction(_WINDOWS + day, windows)]
+    return hours.len() if replace_day(handle, TABLE, day, frame, done) else 0
 
 
 # --- partition and rack -------------------------------------------------------------------------------------

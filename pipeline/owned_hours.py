@@ -20,22 +20,20 @@ from __future__ import annotations
 
 import threading
 import time
-import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from typing import Final
 
-import polars as pl
 import structlog
-from deltalake import CommitProperties, PostCommitHookProperties, Transaction, write_deltalake
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake import Transaction
 
 from graynode.pipeline.gpu_hours_sources import FACTS
 from graynode.pipeline.lake import Lake, LakeError
-from graynode.pipeline.lake_format import conform, to_lake, writer_properties
+from graynode.pipeline.lake_format import conform
 from graynode.pipeline.queries import Queries, QueryError
 from graynode.pipeline.schema import OWNED_MEANS
+from graynode.pipeline.whole_days import replace_day
 
 _log = structlog.get_logger()
 
@@ -128,7 +126,9 @@ class OwnedHours:
         done = [Transaction(_WINDOWS_ID + day, windows)]
         if told is not None:
             done.append(Transaction(_TOLD_ID + day, told))
-        return int(_commit(self._lake, day, frame, done))
+        handle = self._lake.create(TABLE)
+        number = (handle.transaction_version(TABLE) or 0) + 1
+        return int(replace_day(handle, TABLE, day, frame, [Transaction(TABLE, number), *done]))
 
 
 def fill(lake: Lake) -> int:
@@ -179,28 +179,3 @@ def _facts(queries: Queries, days: list[str]) -> dict[str, int]:
             hashed ^= (some >> i) + count
         made[day] = hashed & _MASK
     return made
-
-
-def _commit(lake: Lake, day: str, frame: pl.DataFrame, done: list[Transaction]) -> bool:
-    handle = lake.create(TABLE)
-    number = (handle.transaction_version(TABLE) or 0) + 1
-    try:
-        write_deltalake(
-            handle,
-            to_lake(TABLE, frame),
-            mode="overwrite",
-            predicate=f"date = '{day}'",
-            writer_properties=writer_properties(TABLE),
-            commit_properties=CommitProperties(
-                custom_metadata={"graynodeMaintenance": uuid.uuid4().hex},
-                app_transactions=[Transaction(TABLE, number), *done],
-                max_commit_retries=0,
-            ),
-            post_commithook_properties=PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False),
-        )
-    except CommitFailedError as error:
-        _log.info("a day of GPU-hours changed while it was made; later again", day=day, reason=str(error)[:200])
-        return False
-    except (DeltaError, OSError) as error:
-        raise LakeError(f"{lake.uri(TABLE)}: {' '.join(str(error).split())[:300]}") from error
-    return True

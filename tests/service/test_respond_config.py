@@ -8,29 +8,12 @@ from typing import Any
 
 import pytest
 from people_site import NOW, Site
+from respond_configs import SECRET, config, secret
 from roles import to_toml
 
-from graynode.service.config import Config, ConfigError, parse
+from graynode.service.config import ConfigError
 from graynode.service.respond_config import make_routes
 from graynode.service.respond_make import make_receivers
-
-SECRET = "whsec_YSBzZWNyZXQgb2YgMjQgYnl0ZXMgbG9uZw=="  # noqa: S105 (a test's own)
-
-
-def secret(folder: Path, name: str, text: str) -> str:
-    path = folder / name
-    path.write_text(text)
-    path.chmod(0o600)
-    return str(path)
-
-
-def config(folder: Path, respond_: dict[str, Any]) -> Config:
-    told = {
-        "cluster": "test", "bus": {"spool_dir": str(folder / "bus")}, "lake": {"path": str(folder / "lake")},
-        "respond": {"metrics_listen": "", **respond_},
-    }  # fmt: skip
-    return parse(told, "test")
-
 
 # --- configuration and `graynode routes test` ---
 

@@ -15,6 +15,7 @@ from agent_fakes import until
 from alert_rig import free_port, told
 from http_receiver import Answer, HttpReceiver
 from people_site import NOW, Site
+from respond_configs import SECRET, config, secret
 from told_incidents import incident, later, over
 
 from graynode.pipeline.codec import decode
@@ -23,29 +24,12 @@ from graynode.pipeline.spool import SpoolBus
 from graynode.responders.base import Outcome
 from graynode.responders.routes import Routes
 from graynode.service import canary, labels, maintenance_window, respond
-from graynode.service.config import Config, parse
+from graynode.service.config import Config
 from graynode.service.hard_events import HardEvents
 from graynode.service.incident_bus import Publisher, read_incidents
 from graynode.service.quiet import Quiet
 from graynode.service.respond_places import Places
 from graynode.service.respond_tables import Receiver
-
-SECRET = "whsec_YSBzZWNyZXQgb2YgMjQgYnl0ZXMgbG9uZw=="  # noqa: S105 (a test's own)
-
-
-def secret(folder: Path, name: str, text: str) -> str:
-    path = folder / name
-    path.write_text(text)
-    path.chmod(0o600)
-    return str(path)
-
-
-def config(folder: Path, respond_: dict[str, Any]) -> Config:
-    told = {
-        "cluster": "test", "bus": {"spool_dir": str(folder / "bus")}, "lake": {"path": str(folder / "lake")},
-        "respond": {"metrics_listen": "", **respond_},
-    }  # fmt: skip
-    return parse(told, "test")
 
 
 @contextmanager
