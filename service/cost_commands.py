@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from types import ModuleType
 from typing import Any, Final, TextIO
 
 import polars as pl
@@ -62,7 +63,7 @@ def budgets(
     now = utc_now()
     end = past("--until", until, now)
     if send:
-        _addresses(config)
+        _letters().addresses(config)  # wrong ones are said before the work
 
     def read(queries: Queries) -> Answer:
         found = cost_budgets.read(queries, config, at=end)
@@ -76,18 +77,17 @@ def budgets(
     return _ask(config, "budgets", form, out, read)
 
 
-def _addresses(config: Config) -> None:
-    """Wrong addresses are said before the work."""
+def _letters() -> ModuleType:
+    """Loaded where something is sent only: it takes apprise in."""
     from graynode.service import report_send
 
-    report_send.addresses(config)
+    return report_send
 
 
 def _sent(config: Config, rows: Sequence[Mapping[str, Any]]) -> bool:
-    from graynode.service import report_send
-
     body = "\n".join(str(row["message"]) for row in rows)
-    return report_send.tell(config, "cost", f"Budgets of GPU-hours, {rows[0]['cluster']}", body)[0] > 0
+    took: int = _letters().tell(config, "cost", f"Budgets of GPU-hours, {rows[0]['cluster']}", body)[0]
+    return took > 0
 
 
 def _write(lake: Lake, rows: Sequence[Mapping[str, Any]]) -> None:

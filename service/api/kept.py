@@ -51,7 +51,7 @@ class Kept:
             while len(self._slots) > self.most:
                 self._slots.popitem(last=False)
         old = slot.until <= self.clock() < slot.until + stale_s
-        if stale_s and old and (stands is None or stands(slot.value)):
+        if old and (stands is None or stands(slot.value)):
             self._renew(slot, seconds, make)
             stale: T = slot.value
             return stale
